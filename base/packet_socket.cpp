@@ -1,0 +1,198 @@
+#include "base/packet_socket.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace berth {
+
+namespace {
+
+Result<sockaddr_un> address_of(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.empty() || path.size() >= sizeof address.sun_path)
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("socket path '{}' has {} bytes; a Unix socket's path may have 1 to "
+                                "{}: choose a shorter folder",
+                                path, path.size(), sizeof address.sun_path - 1));
+    std::memcpy(address.sun_path, path.data(), path.size());
+    return address;
+}
+
+Result<UniqueFd> new_socket() {
+    UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (!fd)
+        return fail_errno("socket");
+    return fd;
+}
+
+Status wait_for(int socket, short events, Deadline deadline) {
+    for (;;) {
+        auto left = std::chrono::ceil<std::chrono::milliseconds>(
+            deadline - std::chrono::steady_clock::now());
+        int64_t timeout = left.count() < 0 ? 0 : left.count();
+        pollfd waiting{socket, events, 0};
+        int ready = ::poll(&waiting, 1, static_cast<int>(timeout > INT_MAX ? INT_MAX : timeout));
+        if (ready > 0)
+            return {};
+        if (ready < 0 && errno != EINTR)
+            return fail_errno("poll");
+        if (ready == 0)
+            return fail(ErrorCode::kDeadlineExceeded, "no answer on the socket in time");
+    }
+}
+
+} // namespace
+
+Result<bool> send_packet_nowait(int socket, std::string_view payload, const std::vector<int>& fds) {
+    if (payload.size() > kPacketBytesMax || fds.size() > kPacketFdsMax)
+        return fail(ErrorCode::kInternal,
+                    fmt::format("a message of {} bytes and {} descriptors is over the limits",
+                                payload.size(), fds.size()));
+    iovec part{const_cast<char*>(payload.data()), payload.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kPacketFdsMax)] = {};
+    if (!fds.empty()) {
+        message.msg_control = control;
+        message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+        std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
+    }
+    for (;;) {
+        if (::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+            return true;
+        if (errno == EINTR)
+            continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return false;
+        if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
+            return fail(ErrorCode::kUnavailable, "the peer has closed the connection");
+        return fail_errno("sendmsg");
+    }
+}
+
+Result<bool> receive_packet_nowait(int socket, Packet& packet) {
+    packet.payload.resize(kPacketBytesMax);
+    packet.fds.clear();
+    iovec part{packet.payload.data(), packet.payload.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kPacketFdsMax)];
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    ssize_t got = 0;
+    do {
+        got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        packet.payload.clear();
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return false;
+        if (errno == ECONNRESET)
+            return fail(ErrorCode::kUnavailable, "the peer has closed the connection");
+        return fail_errno("recvmsg");
+    }
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; ++i) {
+            int fd = -1;
+            std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+            packet.fds.emplace_back(fd);
+        }
+    }
+    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+        packet.fds.clear();
+        return fail(ErrorCode::kCorrupt, "a message over the size limits was cut short");
+    }
+    packet.payload.resize(static_cast<size_t>(got));
+    if (got == 0 && packet.fds.empty())
+        return fail(ErrorCode::kUnavailable, "the peer has closed the connection");
+    return true;
+}
+
+Status send_packet(int socket, std::string_view payload, const std::vector<int>& fds,
+                   Deadline deadline) {
+    for (;;) {
+        BERTH_ASSIGN(bool sent, send_packet_nowait(socket, payload, fds));
+        if (sent)
+            return {};
+        BERTH_TRY(wait_for(socket, POLLOUT, deadline));
+    }
+}
+
+Result<Packet> receive_packet(int socket, Deadline deadline) {
+    Packet packet;
+    for (;;) {
+        BERTH_ASSIGN(bool received, receive_packet_nowait(socket, packet));
+        if (received)
+            return packet;
+        BERTH_TRY(wait_for(socket, POLLIN, deadline));
+    }
+}
+
+Result<UniqueFd> listen_packets(const std::string& path, int mode) {
+    BERTH_ASSIGN(sockaddr_un address, address_of(path));
+    if (auto other = connect_packets(path))
+        return fail(ErrorCode::kAlreadyExists,
+                    fmt::format("{}: another process is listening there", path));
+    ::unlink(path.c_str());
+    BERTH_ASSIGN(UniqueFd fd, new_socket());
+    if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+        return fail_errno(fmt::format("binding {}", path));
+    if (::chmod(path.c_str(), static_cast<mode_t>(mode)) != 0 || ::listen(fd.get(), 256) != 0)
+        return fail_errno(fmt::format("listening at {}", path));
+    return fd;
+}
+
+Result<UniqueFd> connect_packets(const std::string& path) {
+    BERTH_ASSIGN(sockaddr_un address, address_of(path));
+    BERTH_ASSIGN(UniqueFd fd, new_socket());
+    int rc = 0;
+    do {
+        rc = ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+    } while (rc != 0 && errno == EINTR);
+    if (rc != 0)
+        return fail_errno(fmt::format("connecting to {}", path));
+    return fd;
+}
+
+Result<UniqueFd> accept_packets(int listener) {
+    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!fd)
+        return fail_errno("accept");
+    return fd;
+}
+
+Result<std::pair<UniqueFd, UniqueFd>> packet_pair() {
+    int both[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, both) != 0)
+        return fail_errno("socketpair");
+    return std::pair(UniqueFd(both[0]), UniqueFd(both[1]));
+}
+
+Result<PeerCredentials> peer_credentials(int socket) {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+        return fail_errno("reading the peer's credentials");
+    return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
+}
+
+} // namespace berth

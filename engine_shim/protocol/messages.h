@@ -1,0 +1,198 @@
+#pragma once
+
+#include "base/json.h"
+#include "base/packet_socket.h"
+#include "base/units.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+// What engines, loaders and berthd say to each other.
+//
+// One SEQPACKET message holds one JSON object: {"v": 1, "type": "attach", "id": 7, ...}, with
+// descriptors beside it where a message says so. `id` pairs a request with its reply and with the
+// progress in between; it is 0 in messages that want no reply. Unknown fields are ignored, so that
+// a newer side may say more; an unknown type or another version is an error.
+//
+// An engine's life on the wire: hello -> welcome (fd: gate page); attach -> progress* -> attached
+// (fds: manifest, segments); state(Ready); then command -> command_done, and report every second.
+// The connection is the lease: when it closes, the lease has ended.
+namespace berth::protocol {
+
+inline constexpr int kVersion = 1;
+
+// What an engine needs of a weight set's producer and platform; empty fields accept anything.
+// These are fields of the fingerprint.
+struct Environment {
+    std::string device_kind;        // "host" or "cuda"
+    std::string compute_capability; // "9.0"; empty on the host
+    std::string cuda_version;       // driver API version, "13.0"; empty on the host
+    std::string layout;             // layout tag, "berth-1"
+    std::string torch_version;      // "any" where the layout does not depend on it
+    bool operator==(const Environment&) const = default;
+};
+
+enum class EngineState { kStarting, kReady, kDraining, kSucceeded, kFailed };
+enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop };
+std::string_view to_string(EngineState state); // "Starting", "Ready", ...
+std::string_view to_string(CommandKind kind);  // "Pause", ...
+
+using Phases = std::map<std::string, double>; // name of a phase -> milliseconds
+
+// Engine -> berthd. An instance that berthd started presents its name and token; a guest (a tool, a
+// test, an engine started by hand) has neither, gets no grant, and is known by its credentials.
+struct Hello {
+    uint64_t id = 0;
+    std::string instance;
+    std::string token;
+    std::string program; // "berth-engine 0.1.0", for people
+    int pid = 0;
+    uint64_t grant_bytes = 0;       // what a returning engine has mapped now
+    std::string state;              // EngineState of a returning engine, "" at first
+    std::string endpoint;           // where it listens, "" if nowhere
+    std::string held;               // what keeps it from running: "", "Paused", "Offloaded"
+};
+
+// berthd -> engine; fd 0: the gate page of the device (read-only for those who never raise).
+struct Welcome {
+    uint64_t id = 0;
+    std::string node;
+    std::string instance;
+    std::string model;      // the Model's name
+    std::string model_path; // its checkpoint's folder
+    std::string device;     // "host-0", "GPU-..."
+    std::string device_kind;
+    std::string class_name;
+    int64_t class_value = 0;
+    bool raises_gate = false; // may raise demand (its fd is writable)
+    uint32_t gate_slot = 0;   // its slot, if it raises
+    uint64_t grant_bytes = 0; // what it may map now
+    uint64_t grant_bytes_max = 0;
+};
+
+// Engine -> berthd: by model name (an instance's own if empty), or by checkpoint folder, or by a
+// weight set's id. With wait = false a set that is not resident is NotFound instead of loaded.
+struct Attach {
+    uint64_t id = 0;
+    std::string model;
+    std::string path;
+    std::string weight_set;
+    std::string device; // empty: the instance's, or the node's first
+    Environment environment;
+    bool wait = true;
+};
+
+struct Progress {
+    uint64_t id = 0;
+    std::string phase; // "waiting", "validating", "loading", "checking"
+    uint64_t bytes_done = 0;
+    uint64_t bytes_total = 0;
+};
+
+// fds: the manifest's memfd, then each segment.
+struct Attached {
+    uint64_t id = 0;
+    std::string weight_set;  // its id: the first 16 digits of the fingerprint's SHA-256
+    std::string fingerprint; // the SHA-256
+    std::string model_path;
+    std::vector<uint64_t> segment_bytes;
+};
+
+// Engine -> berthd, whenever it changes.
+struct State {
+    uint64_t id = 0;
+    EngineState state = EngineState::kStarting;
+    std::string endpoint; // "http://127.0.0.1:8000" once it listens
+    std::string reason;   // CamelCase, with Failed
+    std::string message;
+    Phases phases; // start-up phases so far
+    uint64_t grant_bytes = 0;
+};
+
+// berthd -> engine. Pause: stop at the next boundary, fence, keep everything. Resume: go on.
+// Offload: save (or drop) in-flight KV, give the grant back down to grant_bytes, keep the process.
+// Restore: grow to grant_bytes, bring KV back, check with one canary step if asked, go on.
+// Stop: finish or put on record what is under way within grace_ms, then exit.
+struct Command {
+    uint64_t id = 0;
+    CommandKind kind = CommandKind::kPause;
+    uint64_t grant_bytes = 0;
+    int64_t grace_ms = 0;
+    std::string kv = "Auto"; // Auto | Save | Drop
+    bool canary = true;
+};
+
+struct CommandDone {
+    uint64_t id = 0;
+    std::optional<Error> error; // none: done
+    uint64_t grant_bytes = 0;   // mapped now
+    uint64_t host_bytes = 0;    // KV kept in host memory
+    Phases phases;
+};
+
+// Engine -> berthd, about once a second while it lives: liveness and load.
+struct Report {
+    uint64_t id = 0;
+    uint64_t requests_running = 0;
+    uint64_t requests_waiting = 0;
+    uint64_t requests_done = 0;
+    uint64_t tokens_done = 0;
+    uint64_t steps_done = 0;
+    uint64_t gate_pauses = 0;
+    uint64_t grant_bytes = 0;
+    uint64_t batch_done = 0; // lines of the batch file
+    uint64_t batch_total = 0;
+};
+
+struct Failed {
+    uint64_t id = 0;
+    Error error;
+};
+
+// Loader -> berthd, after validation and before the first byte moves.
+struct Planned {
+    uint64_t id = 0;
+    std::string fingerprint_json; // the document
+    std::string fingerprint;      // its SHA-256
+    std::vector<uint64_t> segment_bytes;
+    uint64_t host_staging_bytes = 0;
+    uint64_t device_overhead_bytes = 0; // context and staging on the device
+    uint64_t tensors = 0;
+};
+// berthd -> loader: there is room, go; or Failed.
+struct Go {
+    uint64_t id = 0;
+};
+// Loader -> berthd; fds: manifest, segments.
+struct Sealed {
+    uint64_t id = 0;
+    std::string fingerprint;
+    std::vector<uint64_t> segment_bytes;
+    uint64_t bytes_read = 0;
+    Phases phases;
+};
+// berthd -> loader: the keeper has the descriptors; the loader may exit.
+struct Kept {
+    uint64_t id = 0;
+};
+
+using Message = std::variant<Hello, Welcome, Attach, Progress, Attached, State, Command, CommandDone,
+                             Report, Failed, Planned, Go, Sealed, Kept>;
+
+std::string encode(const Message& message);
+// InvalidArgument or Mismatch (another protocol version) for what is not a message.
+Result<Message> decode(std::string_view payload);
+
+// encode + send_packet / receive_packet + decode.
+Status send(int socket, const Message& message, const std::vector<int>& fds, Deadline deadline);
+struct Received {
+    Message message;
+    std::vector<UniqueFd> fds;
+};
+Result<Received> receive(int socket, Deadline deadline);
+
+} // namespace berth::protocol
