@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/json.h"
 
 #include <fmt/format.h>
@@ -125,7 +126,8 @@ int64_t Reader::integer(std::string_view field) {
 }
 
 int64_t Reader::integer(std::string_view field, int64_t fallback) {
-    if (object_ == nullptr || !object_->contains(boost::json::string_view(field.data(), field.size()))) {
+    if (object_ == nullptr ||
+        !object_->contains(boost::json::string_view(field.data(), field.size()))) {
         find(field, false);
         return fallback;
     }
@@ -143,7 +145,8 @@ uint64_t Reader::unsigned_integer(std::string_view field) {
 }
 
 uint64_t Reader::unsigned_integer(std::string_view field, uint64_t fallback) {
-    if (object_ == nullptr || !object_->contains(boost::json::string_view(field.data(), field.size()))) {
+    if (object_ == nullptr ||
+        !object_->contains(boost::json::string_view(field.data(), field.size()))) {
         find(field, false);
         return fallback;
     }
@@ -177,7 +180,9 @@ bool Reader::boolean(std::string_view field, bool fallback) {
     return fallback;
 }
 
-const value* Reader::any(std::string_view field) { return find(field, false); }
+const value* Reader::any(std::string_view field) {
+    return find(field, false);
+}
 
 Reader& Reader::allow_unknown() {
     allow_unknown_ = true;
@@ -221,7 +226,8 @@ value from_error(const Error& error) {
     object written;
     std::string_view code = to_string(error.code);
     written["code"] = boost::json::string_view(code.data(), code.size());
-    written["reason"] = error.reason.empty() ? written["code"].as_string() : boost::json::string(error.reason);
+    written["reason"] =
+        error.reason.empty() ? written["code"].as_string() : boost::json::string(error.reason);
     written["message"] = error.message;
     return written;
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 
 #include <spdlog/sinks/stdout_sinks.h>
@@ -19,8 +20,8 @@ Status start(const std::string& program, const std::string& level) {
                     fmt::format("unknown log level '{}': expected trace, debug, info, warn, error "
                                 "or off",
                                 wanted));
-    auto logger =
-        std::make_shared<spdlog::logger>(program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto logger = std::make_shared<spdlog::logger>(
+        program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
     logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %n[%P] %l %v");
     logger->set_level(parsed);
     logger->flush_on(spdlog::level::info);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/packet_socket.h"
 
 #include <fmt/format.h>
@@ -36,8 +37,8 @@ Result<UniqueFd> new_socket() {
 
 Status wait_for(int socket, short events, Deadline deadline) {
     for (;;) {
-        auto left = std::chrono::ceil<std::chrono::milliseconds>(
-            deadline - std::chrono::steady_clock::now());
+        auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline -
+                                                                 std::chrono::steady_clock::now());
         int64_t timeout = left.count() < 0 ? 0 : left.count();
         pollfd waiting{socket, events, 0};
         int ready = ::poll(&waiting, 1, static_cast<int>(timeout > INT_MAX ? INT_MAX : timeout));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "base/unique_fd.h"
@@ -28,7 +29,8 @@ struct PeerCredentials {
 };
 
 // Sends without waiting. false: the socket is full, try again when it is writable.
-// Unavailable: the peer is gone. Descriptors are duplicated by the kernel; the caller keeps its own.
+// Unavailable: the peer is gone. Descriptors are duplicated by the kernel; the caller keeps its
+// own.
 Result<bool> send_packet_nowait(int socket, std::string_view payload, const std::vector<int>& fds);
 // Receives without waiting. false: nothing there yet. Unavailable: the peer closed.
 // A message that is cut short (too many bytes or descriptors) is Corrupt, and all of its

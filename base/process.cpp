@@ -1,15 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/process.h"
 
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
-#include <csignal>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -147,8 +148,8 @@ Result<Process> Process::spawn(const SpawnOptions& options) {
 
     UniqueFd log_fd;
     if (!options.log_path.empty()) {
-        log_fd.reset(::open(options.log_path.c_str(),
-                            O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
+        log_fd.reset(
+            ::open(options.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
         if (!log_fd)
             return fail_errno(options.log_path);
     }

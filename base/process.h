@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "base/unique_fd.h"
@@ -27,9 +28,9 @@ struct SpawnOptions {
     std::vector<std::string> command;               // argv; command[0] is a path, or found in PATH
     std::map<std::string, std::string> environment; // added to (and over) this process's own
     std::string working_directory;                  // empty: this process's own
-    std::string log_path;                           // stdout and stderr append there; empty: inherited
-    bool new_session = true;                        // a process group (and session) of its own
-    std::vector<std::pair<int, int>> inherit_fds;   // {descriptor here, number there}, from 3 up
+    std::string log_path;    // stdout and stderr append there; empty: inherited
+    bool new_session = true; // a process group (and session) of its own
+    std::vector<std::pair<int, int>> inherit_fds; // {descriptor here, number there}, from 3 up
 };
 
 // A started process. Dropping it neither ends nor waits for the process; its end can be awaited by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/result.h"
 
 #include <array>
@@ -40,9 +41,13 @@ const CodeRow& row(ErrorCode code) {
 
 } // namespace
 
-std::string_view to_string(ErrorCode code) { return row(code).name; }
+std::string_view to_string(ErrorCode code) {
+    return row(code).name;
+}
 
-int http_status(ErrorCode code) { return row(code).http; }
+int http_status(ErrorCode code) {
+    return row(code).http;
+}
 
 ErrorCode error_code_from(std::string_view name) {
     for (const CodeRow& candidate : kCodes)
@@ -51,7 +56,9 @@ ErrorCode error_code_from(std::string_view name) {
     return ErrorCode::kInternal;
 }
 
-tl::unexpected<Error> fail_errno(std::string_view what) { return fail_errno(what, errno); }
+tl::unexpected<Error> fail_errno(std::string_view what) {
+    return fail_errno(what, errno);
+}
 
 tl::unexpected<Error> fail_errno(std::string_view what, int error_number) {
     ErrorCode code = ErrorCode::kIo;
@@ -78,8 +85,7 @@ tl::unexpected<Error> fail_errno(std::string_view what, int error_number) {
         break;
     }
     return fail(Error{code,
-                      std::string(what) + ": " +
-                          std::generic_category().message(error_number),
+                      std::string(what) + ": " + std::generic_category().message(error_number),
                       {},
                       error_number});
 }

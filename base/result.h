@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <tl/expected.hpp>
@@ -49,7 +50,9 @@ inline tl::unexpected<Error> fail(ErrorCode code, std::string message, std::stri
     return tl::unexpected<Error>(Error{code, std::move(message), std::move(reason), 0});
 }
 
-inline tl::unexpected<Error> fail(Error error) { return tl::unexpected<Error>(std::move(error)); }
+inline tl::unexpected<Error> fail(Error error) {
+    return tl::unexpected<Error>(std::move(error));
+}
 
 // "WHAT: No such file or directory", with errno (or the one given) as the source.
 tl::unexpected<Error> fail_errno(std::string_view what);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/unique_fd.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "base/result.h"
@@ -41,8 +42,8 @@ class UniqueFd {
 
 // Reads all of a regular file or of /proc; refuses more than `bytes_max`.
 Result<std::string> read_file(const std::string& path, size_t bytes_max = size_t{64} << 20);
-// Writes a file so that a reader sees the old bytes or the new, never a part: a temporary beside it,
-// fsync, rename.
+// Writes a file so that a reader sees the old bytes or the new, never a part: a temporary beside
+// it, fsync, rename.
 Status write_file_atomic(const std::string& path, std::string_view bytes, int mode = 0644);
 // mkdir -p.
 Status make_directories(const std::string& path, int mode = 0755);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/units.h"
 
 #include <fmt/format.h>
@@ -17,9 +18,15 @@ struct Unit {
 };
 
 constexpr std::array kByteUnits = {
-    Unit{"Ti", uint64_t{1} << 40}, Unit{"Gi", uint64_t{1} << 30}, Unit{"Mi", uint64_t{1} << 20},
-    Unit{"Ki", uint64_t{1} << 10}, Unit{"T", 1000000000000ULL},   Unit{"G", 1000000000ULL},
-    Unit{"M", 1000000ULL},         Unit{"K", 1000ULL},            Unit{"k", 1000ULL},
+    Unit{"Ti", uint64_t{1} << 40},
+    Unit{"Gi", uint64_t{1} << 30},
+    Unit{"Mi", uint64_t{1} << 20},
+    Unit{"Ki", uint64_t{1} << 10},
+    Unit{"T", 1000000000000ULL},
+    Unit{"G", 1000000000ULL},
+    Unit{"M", 1000000ULL},
+    Unit{"K", 1000ULL},
+    Unit{"k", 1000ULL},
     Unit{"", 1ULL},
 };
 
@@ -57,9 +64,9 @@ const Unit* find_unit(const std::array<Unit, N>& units, std::string_view name) {
 
 Result<uint64_t> parse_bytes(std::string_view text) {
     auto refuse = [&](std::string_view why) {
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("'{}' is not a number of bytes: {}; write 512Mi, 24Gi or 4096",
-                                text, why));
+        return fail(
+            ErrorCode::kInvalidArgument,
+            fmt::format("'{}' is not a number of bytes: {}; write 512Mi, 24Gi or 4096", text, why));
     };
     std::string_view rest = text;
     double number = 0;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "base/unique_fd.h"
@@ -14,8 +15,8 @@
 //   host  a budget of host memory; segments are memfds sealed against writing, growing, shrinking
 //   cuda  one GPU; segments are CUDA virtual-memory-management (VMM) allocations
 //
-// Thread rule: a Device may be used from one thread at a time, unless a call says otherwise; what it
-// hands out may outlive it. Calls may block on the driver: never call them on berthd's decision
+// Thread rule: a Device may be used from one thread at a time, unless a call says otherwise; what
+// it hands out may outlive it. Calls may block on the driver: never call them on berthd's decision
 // thread (and berthd never opens a cuda device at all).
 namespace berth {
 

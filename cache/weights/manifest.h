@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "base/unique_fd.h"
@@ -11,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-// The table of a weight set: what lies where. A memfd that is sealed, passed beside the segments and
-// read in place; opening one checks every entry against the segments' sizes once, and costs about a
-// microsecond per hundred tensors.
+// The table of a weight set: what lies where. A memfd that is sealed, passed beside the segments
+// and read in place; opening one checks every entry against the segments' sizes once, and costs
+// about a microsecond per hundred tensors.
 namespace berth {
 
 inline constexpr uint64_t kTensorAlignment = 256;

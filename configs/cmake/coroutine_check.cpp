@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Run at configure time: prints the balance of constructions and destructions of a value that a
-// lambda captures and that is passed, as a temporary, into a coroutine within a co_await expression.
-// A sound compiler prints 0. g++ 12 destroys the value twice and prints -1 (see docs/architecture.md).
+// lambda captures and that is passed, as a temporary, into a coroutine within a co_await
+// expression. A sound compiler prints 0. g++ 12 destroys the value twice and prints -1 (see
+// docs/architecture.md).
 #include <coroutine>
 #include <cstdio>
 #include <utility>
@@ -23,8 +25,7 @@ struct Task {
         std::suspend_always initial_suspend() noexcept { return {}; }
         struct Final {
             bool await_ready() noexcept { return false; }
-            std::coroutine_handle<>
-            await_suspend(std::coroutine_handle<promise_type> h) noexcept {
+            std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> h) noexcept {
                 return h.promise().waiter ? h.promise().waiter : std::noop_coroutine();
             }
             void await_resume() noexcept {}

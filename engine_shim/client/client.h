@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "base/units.h"
 #include "cache/memory/device.h"
-#include "cache/weights/manifest.h"
-#include "engine_shim/protocol/gate_page.h"
+#include "engine_shim/client/weight_set.h"
 #include "engine_shim/protocol/messages.h"
 
 #include <atomic>
@@ -19,7 +19,7 @@
 //
 //     auto client = Client::connect(ClientOptions::from_environment());
 //     auto weights = client->attach({}, show_progress);   // mapped read-only
-//     auto grant = client->grant();                       // memory for KV, elastic
+//     auto grant = client->create_grant(0);               // memory for KV, elastic
 //     client->set_state(EngineState::kReady, endpoint);
 //     while (!ended) {
 //         while (auto command = client->next_command())   // Offload, Restore, Stop, Pause, Resume
@@ -37,11 +37,11 @@ enum class AttachMode {
 
 struct ClientOptions {
     AttachMode mode = AttachMode::kClient;
-    std::string socket;   // BERTH_SOCKET, else the default place (see default_socket())
-    std::string instance; // BERTH_INSTANCE; empty: a guest
-    std::string token;    // BERTH_TOKEN
+    std::string socket;     // BERTH_SOCKET, else the default place (see default_socket())
+    std::string instance;   // BERTH_INSTANCE; empty: a guest
+    std::string token;      // BERTH_TOKEN
     std::string model_path; // BERTH_MODEL_PATH; needed for kOff and for guests
-    std::string device;   // BERTH_DEVICE; for kOff and guests: "host-0", "cuda", "GPU-..."
+    std::string device;     // BERTH_DEVICE; for kOff and guests: "host-0", "cuda", "GPU-..."
     std::string program = "libberth";
     Nanoseconds connect_timeout = std::chrono::seconds(10);
     // BERTH_MODE (client|daemon|off) and the variables above.
@@ -51,33 +51,11 @@ struct ClientOptions {
 // /run/berth/berthd.sock for root, $XDG_RUNTIME_DIR/berth/berthd.sock else.
 std::string default_socket();
 
-// A mapped weight set. Tensors are base + offset; it stays valid as long as it lives, whatever
-// happens to berthd. Read-only.
-class WeightSet {
-  public:
-    const std::string& id() const { return id_; }
-    const std::string& fingerprint() const { return fingerprint_; }
-    const std::string& model_path() const { return model_path_; }
-    const Manifest& manifest() const { return manifest_; }
-    // The address of a tensor's first byte; on cuda a device address.
-    const std::byte* address(const TensorView& tensor) const {
-        return mappings_[tensor.segment].data() + tensor.offset;
-    }
-    // NotFound with the nearest known name.
-    Result<TensorView> find(std::string_view name) const;
-
-  private:
-    friend class Client;
-    std::string id_, fingerprint_, model_path_;
-    Manifest manifest_;
-    std::vector<Mapping> mappings_;
-};
-
 struct AttachRequest {
-    std::string model;      // by name; empty: the instance's own
-    std::string path;       // or by checkpoint folder
-    std::string weight_set; // or by id
-    bool wait = true;       // false: NotFound when it is not resident
+    std::string model;                 // by name; empty: the instance's own
+    std::string path;                  // or by checkpoint folder
+    std::string weight_set;            // or by id
+    bool wait = true;                  // false: NotFound when it is not resident
     protocol::Environment environment; // empty fields are filled from the device
 };
 
@@ -85,7 +63,9 @@ using ProgressCallback = std::function<void(const protocol::Progress&)>;
 
 // The connection to berthd. It has one thread of its own, which receives commands, sends reports
 // and, when berthd is gone, connects again with back-off and presents the token; mapping and grant
-// stay meanwhile. All public calls are thread-safe; attach() blocks.
+// stay meanwhile. All public calls are thread-safe (a Device is not: attach() and create_grant()
+// use it for a moment); connect(), attach(), wait() and yield_here() block. Nothing may still be
+// inside a call when the client is destroyed; weight sets and grants may outlive it.
 class Client {
   public:
     static Result<std::unique_ptr<Client>> connect(ClientOptions options);
@@ -93,18 +73,21 @@ class Client {
     Client& operator=(const Client&) = delete;
     ~Client();
 
-    const protocol::Welcome& welcome() const; // in kOff: made up from the options
-    Device& device();                         // opened on first use
+    // The latest; in kOff made up from the options, with grants of 0, which there means no limit.
+    const protocol::Welcome& welcome() const;
+    // Opened on first use. When that fails, every call on it gives the reason.
+    Device& device();
     AttachMode mode() const;
 
     Result<WeightSet> attach(const AttachRequest& request, const ProgressCallback& progress = {});
 
-    // The grant that welcome() names, not yet backed: resize() it up to grant_bytes_max.
+    // The grant that welcome() names (0: all of grant_bytes_max), not yet backed: resize() it, and
+    // store what is mapped in counters().grant_bytes, which berthd is told.
     Result<std::unique_ptr<GrantArena>> create_grant(uint64_t bytes_max);
 
     // Commands wait in a queue for the engine's loop. Pause and Resume come through it too; between
-    // a completed Pause and the Resume paused() is true. A Pause while the loop sits in yield_here()
-    // is completed there.
+    // a completed Pause and the Resume paused() is true. A Pause while the loop sits in
+    // yield_here() is completed there.
     std::optional<protocol::Command> next_command();
     void complete(protocol::CommandDone done);
     bool paused() const;
@@ -137,6 +120,13 @@ class Client {
 
   private:
     Client();
+    Result<WeightSet> attach_shared(Device& device, const AttachRequest& request,
+                                    const ProgressCallback& progress);
+    Result<WeightSet> attach_private(Device& device, const AttachRequest& request,
+                                     const ProgressCallback& progress);
+    Result<WeightSet> mapped(Device& device, std::string id, std::string fingerprint,
+                             std::string model_path, const std::vector<uint64_t>& segment_bytes,
+                             std::vector<UniqueFd> fds);
     struct State;
     std::unique_ptr<State> state_;
 };

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "base/unique_fd.h"
@@ -11,13 +12,14 @@
 // without a system call, that a higher class has work.
 //
 // Slot 0 is berthd's; each instance that may raise has another. A slot carries its raiser's class
-// value and a demand count (requests in flight). A raiser takes the write lock of its slot's bytes on an
-// open file description of its own (F_OFD_SETLK on a reopened descriptor); the kernel drops the lock
-// with the raiser, and a slot without a lock does not count. So the gate of a dead raiser opens by
-// itself, also while berthd is dead.
+// value and a demand count (requests in flight). A raiser takes the write lock of its slot's bytes
+// on an open file description of its own (F_OFD_SETLK on a reopened descriptor); the kernel drops
+// the lock with the raiser, and a slot without a lock does not count. So the gate of a dead raiser
+// opens by itself, also while berthd is dead.
 //
-// `generation` changes with every raise and lower; sleepers wait on it (futex) and look again every
-// 100 ms, since a raiser's death wakes nobody.
+// `generation` changes after every raise and lower; sleepers wait on it (futex) and look again
+// every 100 ms, since a raiser's death wakes nobody. Only a lower to 0 wakes them: nothing else can
+// open the gate.
 namespace berth {
 
 inline constexpr uint32_t kGateMagic = 0x42475431; // "BGT1"
@@ -41,8 +43,8 @@ struct GatePage {
 };
 static_assert(sizeof(GateSlot) == 64 && sizeof(GatePage) == kGateBytes);
 
-// Makes the page of a device: berthd's. The descriptor goes to the keeper and to raisers; `read_only`
-// is what the others get.
+// Makes the page of a device: berthd's. The descriptor goes to the keeper and to raisers;
+// `read_only` is what the others get.
 struct GateFds {
     UniqueFd writable;
     UniqueFd read_only;
@@ -51,7 +53,8 @@ Result<GateFds> create_gate_page();
 // From a writable descriptor that the keeper returned.
 Result<GateFds> adopt_gate_page(UniqueFd writable);
 
-// A raiser's side. raise() and lower() are thread-safe and take no system call but the futex wake.
+// A raiser's side. raise() and lower() are thread-safe and take no system call but the futex wake
+// of a lower to 0.
 class GateRaiser {
   public:
     GateRaiser() = default;
@@ -90,10 +93,15 @@ class GateWatcher {
     explicit operator bool() const { return page_ != nullptr; }
 
   private:
+    // Private to this watcher, at an address that moving it does not change.
+    struct Local {
+        std::atomic<uint32_t> woken{0};
+        std::atomic<uint64_t> open_at; // the generation at which it was last found open
+    };
     const GatePage* page_ = nullptr;
     int64_t class_value_ = 0;
     UniqueFd fd_;
-    std::unique_ptr<std::atomic<uint32_t>> woken_;
+    std::unique_ptr<Local> local_;
 };
 
 } // namespace berth

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "base/json.h"
@@ -40,6 +41,11 @@ enum class EngineState { kStarting, kReady, kDraining, kSucceeded, kFailed };
 enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop };
 std::string_view to_string(EngineState state); // "Starting", "Ready", ...
 std::string_view to_string(CommandKind kind);  // "Pause", ...
+// Nothing for a name that is none of them.
+std::optional<EngineState> engine_state_from(std::string_view name);
+// The object that an Attach carries, alone: berth-loader's --environment.
+std::string environment_json(const Environment& environment);
+Result<Environment> environment_from_json(std::string_view text);
 
 using Phases = std::map<std::string, double>; // name of a phase -> milliseconds
 
@@ -51,10 +57,10 @@ struct Hello {
     std::string token;
     std::string program; // "berth-engine 0.1.0", for people
     int pid = 0;
-    uint64_t grant_bytes = 0;       // what a returning engine has mapped now
-    std::string state;              // EngineState of a returning engine, "" at first
-    std::string endpoint;           // where it listens, "" if nowhere
-    std::string held;               // what keeps it from running: "", "Paused", "Offloaded"
+    uint64_t grant_bytes = 0; // what a returning engine has mapped now
+    std::string state;        // EngineState of a returning engine, "" at first
+    std::string endpoint;     // where it listens, "" if nowhere
+    std::string held;         // what keeps it from running: "", "Paused", "Offloaded"
 };
 
 // berthd -> engine; fd 0: the gate page of the device (read-only for those who never raise).
@@ -111,6 +117,7 @@ struct State {
     std::string message;
     Phases phases; // start-up phases so far
     uint64_t grant_bytes = 0;
+    std::string held; // as in Hello: it may have changed while no berthd was there
 };
 
 // berthd -> engine. Pause: stop at the next boundary, fence, keep everything. Resume: go on.
@@ -180,8 +187,8 @@ struct Kept {
     uint64_t id = 0;
 };
 
-using Message = std::variant<Hello, Welcome, Attach, Progress, Attached, State, Command, CommandDone,
-                             Report, Failed, Planned, Go, Sealed, Kept>;
+using Message = std::variant<Hello, Welcome, Attach, Progress, Attached, State, Command,
+                             CommandDone, Report, Failed, Planned, Go, Sealed, Kept>;
 
 std::string encode(const Message& message);
 // InvalidArgument or Mismatch (another protocol version) for what is not a message.

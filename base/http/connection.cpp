@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/http/connection.h"
+
+#include "base/log.h"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http.hpp>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <sys/socket.h>
+
+namespace berth::http {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+
+namespace {
+
+constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+
+} // namespace
+
+// What must be known of a request to frame its answer.
+struct Connection::Head {
+    bool is_head = false;
+    bool is_http_1_0 = false;
+    bool keep_alive = false;
+    std::optional<Response> refusal; // the request was not fit to be handled
+};
+
+class Connection::RequestPeer : public Peer {
+  public:
+    bool closed() const override { return closed_; }
+    void on_closed(std::function<void()> callback) override {
+        if (closed_)
+            callback();
+        else if (!ended_)
+            callbacks_.push_back(std::move(callback));
+    }
+    void mark_closed() {
+        if (closed_ || ended_)
+            return;
+        closed_ = true;
+        auto callbacks = std::move(callbacks_);
+        for (auto& callback : callbacks)
+            callback();
+    }
+    void end() {
+        ended_ = true;
+        callbacks_.clear();
+    }
+
+  private:
+    bool closed_ = false;
+    bool ended_ = false;
+    std::vector<std::function<void()>> callbacks_;
+};
+
+// The streaming handler's side of one answer.
+class AnswerStream : public ResponseStream {
+  public:
+    AnswerStream(std::shared_ptr<Connection> connection, Connection::Head head)
+        : connection_(std::move(connection)), head_(std::move(head)) {}
+
+    asio::awaitable<Status> respond(Response response) override {
+        if (started_)
+            co_return fail(ErrorCode::kInternal, "the answer has begun already");
+        started_ = whole_ = true;
+        co_await connection_->answer(std::move(response), head_);
+        co_return Status{};
+    }
+
+    asio::awaitable<Status> start(int status, std::string content_type, Headers headers) override {
+        if (started_)
+            co_return fail(ErrorCode::kInternal, "the answer has begun already");
+        started_ = true;
+        std::string text = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", status,
+                                       reason_phrase(status), content_type);
+        for (const auto& [name, field] : headers.fields())
+            text += fmt::format("{}: {}\r\n", name, field);
+        if (head_.is_http_1_0)
+            connection_->keep_alive_ = false;
+        else
+            text += "Transfer-Encoding: chunked\r\n";
+        text += connection_->keep_alive_ ? "\r\n" : "Connection: close\r\n\r\n";
+        co_return co_await connection_->write_all(std::move(text));
+    }
+
+    asio::awaitable<Status> write(std::string chunk) override {
+        if (chunk.empty() || head_.is_head)
+            co_return Status{};
+        if (!head_.is_http_1_0)
+            chunk = fmt::format("{:x}\r\n{}\r\n", chunk.size(), chunk);
+        co_return co_await connection_->write_all(std::move(chunk));
+    }
+
+    asio::awaitable<void> finish() {
+        if (started_ && !whole_ && !head_.is_http_1_0 && !head_.is_head)
+            (void)co_await connection_->write_all("0\r\n\r\n");
+    }
+
+    bool started() const override { return started_; }
+
+  private:
+    std::shared_ptr<Connection> connection_;
+    Connection::Head head_;
+    bool started_ = false;
+    bool whole_ = false;
+};
+
+Connection::Connection(Socket socket, std::shared_ptr<const Router> router, ServerLimits limits,
+                       std::optional<PeerCredentials> credentials)
+    : socket_(std::move(socket)), router_(std::move(router)), limits_(limits),
+      credentials_(credentials), timer_(socket_.get_executor()) {}
+
+void Connection::close() {
+    boost::system::error_code ignored;
+    timer_.cancel();
+    socket_.shutdown(Socket::shutdown_both, ignored);
+    socket_.close(ignored);
+    if (peer_)
+        peer_->mark_closed();
+}
+
+void Connection::arm(std::chrono::milliseconds limit) {
+    timed_out_ = false;
+    uint64_t turn = ++timer_turn_;
+    timer_.expires_after(limit);
+    timer_.async_wait([weak = weak_from_this(), turn](boost::system::error_code error) {
+        auto self = weak.lock();
+        if (error || !self || self->timer_turn_ != turn)
+            return;
+        self->timed_out_ = true;
+        boost::system::error_code ignored;
+        self->socket_.cancel(ignored);
+    });
+}
+
+bool Connection::disarm() {
+    ++timer_turn_;
+    timer_.cancel();
+    return std::exchange(timed_out_, false);
+}
+
+asio::awaitable<Status> Connection::write_all(std::string bytes) {
+    arm(limits_.write_max);
+    auto [error, sent] = co_await asio::async_write(socket_, asio::buffer(bytes), kTuple);
+    bool late = disarm();
+    if (!error)
+        co_return Status{};
+    keep_alive_ = false;
+    co_return fail(ErrorCode::kUnavailable,
+                   late ? std::string("the peer took too long to read its answer")
+                        : fmt::format("the peer is gone: {}", error.message()));
+}
+
+asio::awaitable<bool> Connection::wait_first_byte() {
+    if (buffer_.size() > 0)
+        co_return true;
+    arm(limits_.idle_max);
+    auto [error, got] = co_await socket_.async_read_some(buffer_.prepare(4096), kTuple);
+    disarm();
+    buffer_.commit(got);
+    co_return !error && got > 0;
+}
+
+asio::awaitable<std::optional<Request>> Connection::read_request(Head* head) {
+    beast::http::request_parser<beast::http::string_body> parser;
+    parser.header_limit(static_cast<std::uint32_t>(limits_.header_bytes_max));
+    parser.body_limit(limits_.body_bytes_max);
+    arm(limits_.request_max);
+    auto [error, got] = co_await beast::http::async_read_header(socket_, buffer_, parser, kTuple);
+    if (!error && beast::iequals(parser.get()[beast::http::field::expect], "100-continue") &&
+        !parser.is_done()) {
+        std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+        (void)co_await asio::async_write(socket_, asio::buffer(go_on), kTuple);
+    }
+    if (!error && !parser.is_done())
+        std::tie(error, got) = co_await beast::http::async_read(socket_, buffer_, parser, kTuple);
+    bool late = disarm();
+    auto refuse = [&](int status, ErrorCode code, std::string why) {
+        head->keep_alive = false;
+        head->refusal = error_response(Error{code, std::move(why), {}, 0}, status);
+    };
+    const auto& message = parser.get();
+    head->is_http_1_0 = message.version() == 10;
+    head->is_head = message.method() == beast::http::verb::head;
+    head->keep_alive = message.keep_alive();
+    if (late)
+        refuse(408, ErrorCode::kDeadlineExceeded, "the request took too long to arrive");
+    else if (error == beast::http::error::header_limit ||
+             error == beast::http::error::buffer_overflow)
+        refuse(431, ErrorCode::kInvalidArgument,
+               fmt::format("the header is over {} bytes", limits_.header_bytes_max));
+    else if (error == beast::http::error::body_limit)
+        refuse(413, ErrorCode::kInvalidArgument,
+               fmt::format("the body is over {} bytes", limits_.body_bytes_max));
+    else if (error.category() ==
+                 beast::http::make_error_code(beast::http::error::bad_method).category() &&
+             error != beast::http::error::end_of_stream &&
+             error != beast::http::error::partial_message)
+        refuse(400, ErrorCode::kInvalidArgument,
+               fmt::format("not an HTTP/1.1 request: {}", error.message()));
+    if (head->refusal)
+        co_return Request{};
+    if (error)
+        co_return std::nullopt;
+    Request request;
+    request.method = std::string(message.method_string());
+    request.target = std::string(message.target());
+    request.path = request.target.substr(0, request.target.find('?'));
+    for (const auto& field : message)
+        request.headers.add(
+            std::string_view(field.name_string().data(), field.name_string().size()),
+            std::string_view(field.value().data(), field.value().size()));
+    request.body = std::move(parser.get().body());
+    request.credentials = credentials_;
+    if (request.path.size() < request.target.size()) {
+        auto query = parse_query(std::string_view(request.target).substr(request.path.size() + 1));
+        if (query)
+            request.query = std::move(*query);
+        else
+            refuse(400, query.error().code, query.error().message);
+    }
+    co_return request;
+}
+
+// While a handler works nobody reads the socket; a peer that closes makes it readable with no
+// bytes.
+void Connection::watch_peer() {
+    socket_.async_wait(Socket::wait_read, [weak = weak_from_this(),
+                                           peer = peer_](boost::system::error_code error) {
+        auto self = weak.lock();
+        if (error || !self || self->peer_ != peer)
+            return;
+        char byte = 0;
+        ssize_t got = ::recv(self->socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+            peer->mark_closed();
+    });
+}
+
+asio::awaitable<void> Connection::answer(Response response, Head head) {
+    keep_alive_ = keep_alive_ && head.keep_alive;
+    std::string text =
+        fmt::format("HTTP/1.1 {} {}\r\n", response.status, reason_phrase(response.status));
+    bool bodiless = response.status == 204 || response.status == 304;
+    if (!bodiless)
+        text += fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", response.content_type,
+                            response.body.size());
+    for (const auto& [name, field] : response.headers.fields())
+        text += fmt::format("{}: {}\r\n", name, field);
+    if (!keep_alive_)
+        text += "Connection: close\r\n";
+    else if (head.is_http_1_0)
+        text += "Connection: keep-alive\r\n";
+    text += "\r\n";
+    if (!head.is_head && !bodiless)
+        text += response.body;
+    (void)co_await write_all(std::move(text));
+}
+
+asio::awaitable<void> Connection::handle(Request request, Head head) {
+    Router::Match match = router_->match(request.method, request.path);
+    std::optional<Response> response;
+    if (match.outcome == Router::Outcome::kNotFound) {
+        response = error_response(
+            Error{ErrorCode::kNotFound, fmt::format("no such path: {}", request.path), {}, 0});
+    } else if (match.outcome == Router::Outcome::kBadPath) {
+        response = error_response(match.error);
+    } else if (match.outcome == Router::Outcome::kMethodNotAllowed) {
+        response = error_response(Error{ErrorCode::kInvalidArgument,
+                                        fmt::format("{} is not allowed on {}: use {}",
+                                                    request.method, request.path, match.allow),
+                                        "MethodNotAllowed", 0},
+                                  405);
+        response->headers.set("Allow", match.allow);
+    }
+    if (response) {
+        co_await answer(std::move(*response), head);
+        co_return;
+    }
+    request.params = std::move(match.params);
+    peer_ = std::make_shared<RequestPeer>();
+    request.peer = peer_;
+    watch_peer();
+    auto stream = std::make_shared<AnswerStream>(shared_from_this(), head);
+    std::string failure;
+    try {
+        if (match.endpoint->plain)
+            response = co_await match.endpoint->plain(std::move(request));
+        else
+            co_await match.endpoint->stream(std::move(request), stream);
+    } catch (const boost::system::system_error& error) {
+        if (error.code() == asio::error::operation_aborted)
+            throw;
+        failure = error.what();
+    } catch (const std::exception& error) {
+        failure = error.what();
+    }
+    peer_->end();
+    peer_.reset();
+    boost::system::error_code ignored;
+    socket_.cancel(ignored); // the watch
+    if (!failure.empty())
+        log::error("handler failed path={} error=\"{}\"", match.path_template, failure);
+    if (!response && !stream->started())
+        response =
+            error_response(Error{ErrorCode::kInternal, "the server failed to answer", {}, 0});
+    if (response)
+        co_await answer(std::move(*response), head);
+    else if (failure.empty())
+        co_await stream->finish();
+    else
+        keep_alive_ = false; // a cut stream is how the peer learns
+}
+
+asio::awaitable<void> Connection::serve() {
+    auto self = shared_from_this();
+    while (keep_alive_ && socket_.is_open()) {
+        if (!co_await wait_first_byte())
+            break;
+        Head head;
+        std::optional<Request> request = co_await read_request(&head);
+        if (!request)
+            break;
+        if (head.refusal) {
+            keep_alive_ = false;
+            Response refusal = std::move(*head.refusal);
+            co_await answer(std::move(refusal), head);
+            break;
+        }
+        keep_alive_ = head.keep_alive;
+        co_await handle(std::move(*request), head);
+    }
+    close();
+}
+
+asio::awaitable<void> Connection::turn_away() {
+    auto self = shared_from_this();
+    keep_alive_ = false;
+    Response response = error_response(Error{
+        ErrorCode::kUnavailable, "too many connections: try again later", "TooManyConnections", 0});
+    Head head;
+    co_await answer(std::move(response), head);
+    close();
+}
+
+} // namespace berth::http

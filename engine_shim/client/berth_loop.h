@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BERTH_LOOP_H
+#define BERTH_LOOP_H
+
+#include "berth.h"
+
+/* The part of berth.h that an engine's loop calls; its conventions hold here. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum berth_command_kind {
+    BERTH_PAUSE = 0,   /* stop at the next boundary, keep everything */
+    BERTH_RESUME = 1,  /* go on */
+    BERTH_OFFLOAD = 2, /* save or drop KV, shrink the grant to grant_bytes, keep the process */
+    BERTH_RESTORE = 3, /* grow to grant_bytes, bring KV back, go on */
+    BERTH_STOP = 4     /* finish or record what is under way within grace_ms, then end */
+} berth_command_kind;
+
+typedef struct berth_command {
+    size_t size;
+    uint64_t id;
+    berth_command_kind kind;
+    uint64_t grant_bytes;
+    int64_t grace_ms;
+    int drop_kv; /* Offload: not 0 when KV must not be saved */
+    int canary;  /* Restore: not 0 when one step must be checked first */
+} berth_command;
+/* 1 and a command, or 0 when none waits; each must be completed. */
+BERTH_EXPORT int berth_next_command(berth_client* client, berth_command* command);
+/* `error` is NULL when it was carried out; else why not, for people. host_bytes: KV kept in host
+ * memory. */
+BERTH_EXPORT void berth_complete(berth_client* client, uint64_t id, const char* error,
+                                 uint64_t host_bytes);
+/* Sleeps until a command waits, berth_notify() or the time is over. */
+BERTH_EXPORT void berth_wait(berth_client* client, uint64_t timeout_ms);
+BERTH_EXPORT void berth_notify(berth_client* client);
+BERTH_EXPORT int berth_paused(const berth_client* client);
+
+/* Cheap enough for every layer: 1 when a higher class has work or a command waits. */
+BERTH_EXPORT int berth_must_yield(const berth_client* client);
+/* After the device was fenced: sleeps while it must. 1: go on with the step; 0: give it up and go
+ * to berth_next_command(). */
+BERTH_EXPORT int berth_yield(berth_client* client);
+
+/* Demand of a class that raises the gate: raise as a request arrives, lower once it is answered. */
+BERTH_EXPORT void berth_gate_raise(berth_client* client);
+BERTH_EXPORT void berth_gate_lower(berth_client* client);
+
+typedef enum berth_state {
+    BERTH_STARTING = 0,
+    BERTH_READY = 1,
+    BERTH_DRAINING = 2,
+    BERTH_SUCCEEDED = 3,
+    BERTH_FAILED = 4
+} berth_state;
+/* endpoint, reason (CamelCase) and message may be NULL. */
+BERTH_EXPORT berth_status berth_set_state(berth_client* client, berth_state state,
+                                          const char* endpoint, const char* reason,
+                                          const char* message);
+/* What the next report tells of this engine's work. */
+typedef struct berth_counters {
+    size_t size;
+    uint64_t requests_running;
+    uint64_t requests_waiting;
+    uint64_t requests_done;
+    uint64_t tokens_done;
+    uint64_t steps_done;
+    uint64_t batch_done;
+    uint64_t batch_total;
+} berth_counters;
+BERTH_EXPORT berth_status berth_set_counters(berth_client* client, const berth_counters* counters);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/client/c_handles.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+using namespace berth;
+using namespace berth::c;
+
+static_assert(static_cast<int>(protocol::CommandKind::kStop) == BERTH_STOP);
+static_assert(static_cast<int>(protocol::EngineState::kFailed) == BERTH_FAILED);
+
+namespace {
+
+std::chrono::milliseconds milliseconds_of(uint64_t number) {
+    return std::chrono::milliseconds(std::min<uint64_t>(number, uint64_t{24} * 3600 * 1000));
+}
+
+} // namespace
+
+int berth_next_command(berth_client* client, berth_command* command) {
+    int found = 0;
+    (void)guarded([&]() -> Status {
+        auto next = client->client->next_command();
+        if (!next)
+            return {};
+        berth_command out{};
+        out.id = next->id;
+        out.kind = static_cast<berth_command_kind>(next->kind);
+        out.grant_bytes = next->grant_bytes;
+        out.grace_ms = next->grace_ms;
+        out.drop_kv = next->kv == "Drop" ? 1 : 0;
+        out.canary = next->canary ? 1 : 0;
+        write_struct(command, out);
+        found = 1;
+        return {};
+    });
+    return found;
+}
+
+void berth_complete(berth_client* client, uint64_t id, const char* error, uint64_t host_bytes) {
+    (void)guarded([&]() -> Status {
+        protocol::CommandDone done;
+        done.id = id;
+        done.grant_bytes = client->client->counters().grant_bytes.load();
+        done.host_bytes = host_bytes;
+        if (error != nullptr)
+            done.error = Error{ErrorCode::kInternal, error, "EngineRefused", 0};
+        client->client->complete(std::move(done));
+        return {};
+    });
+}
+
+void berth_wait(berth_client* client, uint64_t timeout_ms) {
+    client->client->wait(milliseconds_of(timeout_ms));
+}
+void berth_notify(berth_client* client) {
+    client->client->notify();
+}
+int berth_paused(const berth_client* client) {
+    return client->client->paused() ? 1 : 0;
+}
+int berth_must_yield(const berth_client* client) {
+    return client->client->must_yield() ? 1 : 0;
+}
+
+int berth_yield(berth_client* client) {
+    bool go_on = false;
+    (void)guarded([&]() -> Status {
+        go_on = client->client->yield_here();
+        return {};
+    });
+    return go_on ? 1 : 0;
+}
+
+void berth_gate_raise(berth_client* client) {
+    client->client->raise_gate();
+}
+void berth_gate_lower(berth_client* client) {
+    client->client->lower_gate();
+}
+
+berth_status berth_set_state(berth_client* client, berth_state state, const char* endpoint,
+                             const char* reason, const char* message) {
+    return guarded([&]() -> Status {
+        if (client == nullptr || state < BERTH_STARTING || state > BERTH_FAILED)
+            return fail(ErrorCode::kInvalidArgument,
+                        client == nullptr ? "client is NULL" : "state is none of berth_state");
+        auto text = [](const char* given) { return std::string(given != nullptr ? given : ""); };
+        client->client->set_state(static_cast<protocol::EngineState>(state), text(endpoint),
+                                  text(reason), text(message));
+        return {};
+    });
+}
+
+berth_status berth_set_counters(berth_client* client, const berth_counters* counters) {
+    return guarded([&]() -> Status {
+        if (client == nullptr || counters == nullptr)
+            return fail(ErrorCode::kInvalidArgument, "client or counters is NULL");
+        berth_counters given = read_struct(counters);
+        Client::Counters& to = client->client->counters();
+        to.requests_running = given.requests_running;
+        to.requests_waiting = given.requests_waiting;
+        to.requests_done = given.requests_done;
+        to.tokens_done = given.tokens_done;
+        to.steps_done = given.steps_done;
+        to.batch_done = given.batch_done;
+        to.batch_total = given.batch_total;
+        return {};
+    });
+}

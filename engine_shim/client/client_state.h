@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine_shim/client/client.h"
+#include "engine_shim/client/command_queue.h"
+#include "engine_shim/client/daemon_start.h"
+#include "engine_shim/client/gate_side.h"
+#include "engine_shim/client/link.h"
+
+#include <mutex>
+
+namespace berth {
+
+// What a Client is made of. The link is the last member, so that its thread ends before anything
+// that it calls.
+struct Client::State final : LinkListener {
+    explicit State(ClientOptions given);
+
+    protocol::Hello hello() override;
+    protocol::Report report() override;
+    Status on_welcome(protocol::Welcome next, UniqueFd gate_fd) override;
+    void on_up(uint64_t epoch) override;
+    void on_command(protocol::Command command, uint64_t epoch) override;
+    void on_tick() override;
+
+    // Waits for the first welcome, starting berthd on the way if the mode says so.
+    Status first_connection();
+    Status check_attempt(const Link::Attempt& attempt, Deadline& deadline);
+    void set_welcome(protocol::Welcome next);
+    void announce_locked(); // sends the State; state_mutex is held
+    void answer(const protocol::CommandDone& done, uint64_t epoch);
+    // After answers: what was answered to a connection that is gone is told as a state.
+    void after_answers();
+    Result<Device*> open_device();
+
+    const ClientOptions options;
+    Counters counters;
+    GateSide gate;
+    CommandQueue commands;
+
+    // Welcomes are kept until the end, since welcome() hands out references; one is added only when
+    // berthd says something new.
+    std::mutex welcome_mutex;
+    std::vector<std::unique_ptr<protocol::Welcome>> welcomes;
+    std::atomic<const protocol::Welcome*> welcome{nullptr};
+
+    std::mutex state_mutex; // guards state and state_set; the queue's and link's locks come after
+    protocol::State state;
+    bool state_set = false;
+    std::atomic<bool> answer_lost{false};
+
+    std::mutex device_mutex; // guards both, and that attach() maps one set at a time
+    std::unique_ptr<Device> device;
+    bool device_failed = false;
+
+    std::mutex daemon_mutex;
+    std::optional<StartedDaemon> daemon;
+
+    std::unique_ptr<Link> link; // none in kOff
+};
+
+} // namespace berth

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/client/link.h"
+
+#include "base/log.h"
+
+#include <fmt/format.h>
+
+// The side of a Link that other threads call; link.cpp is what its own thread does.
+namespace berth {
+
+namespace {
+
+constexpr size_t kOutboxMax = 1024;
+
+} // namespace
+
+Status Link::wait_up(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    bool done = changed_.wait_until(lock, deadline, [&] {
+        return phase_ == Phase::kUp || stop_ || (attempt_ && attempt_->refused);
+    });
+    if (phase_ == Phase::kUp)
+        return {};
+    if (done && attempt_ && attempt_->refused)
+        return fail(attempt_->error);
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("no berthd answers at {}{}{}", socket_path_, attempt_ ? ": " : "",
+                            attempt_ ? attempt_->error.message : ""));
+}
+
+std::optional<Link::Attempt> Link::attempt() {
+    std::lock_guard lock(mutex_);
+    return attempt_;
+}
+
+bool Link::wait_attempt(Deadline deadline, uint64_t& seen) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline,
+                        [&] { return phase_ == Phase::kUp || attempts_ != seen || stop_; });
+    seen = attempts_;
+    return phase_ == Phase::kUp;
+}
+
+bool Link::post(protocol::Message message, uint64_t epoch) {
+    std::string payload = encode(message);
+    {
+        std::lock_guard lock(mutex_);
+        if (phase_ != Phase::kUp || (epoch != 0 && epoch != epoch_))
+            return false;
+        if (outbox_.size() >= kOutboxMax) {
+            log::warn("berthd does not read: {} messages wait, dropping one", kOutboxMax);
+            return false;
+        }
+        outbox_.push_back(std::move(payload));
+    }
+    wake();
+    return true;
+}
+
+void Link::report_soon() {
+    {
+        std::lock_guard lock(mutex_);
+        report_soon_ = true;
+    }
+    wake();
+}
+
+Result<Link::Reply> Link::request(protocol::Attach attach,
+                                  const std::function<void(const protocol::Progress&)>& progress,
+                                  bool& lost) {
+    Pending pending;
+    std::unique_lock lock(mutex_);
+    lost = phase_ != Phase::kUp;
+    if (lost)
+        return fail(ErrorCode::kUnavailable, "the connection to berthd was lost");
+    attach.id = next_id_++;
+    outbox_.push_back(encode(attach));
+    pending_[attach.id] = &pending;
+    // Also when the callback throws.
+    struct Forget {
+        Link& link;
+        std::unique_lock<std::mutex>& lock;
+        uint64_t id;
+        ~Forget() {
+            if (!lock.owns_lock())
+                lock.lock();
+            link.pending_.erase(id);
+        }
+    } forget{*this, lock, attach.id};
+    wake();
+    while (!pending.answer || !pending.progress.empty()) {
+        changed_.wait(lock, [&] { return pending.answer || !pending.progress.empty(); });
+        while (!pending.progress.empty()) {
+            protocol::Progress step = std::move(pending.progress.front());
+            pending.progress.pop_front();
+            lock.unlock();
+            if (progress)
+                progress(step);
+            lock.lock();
+        }
+    }
+    lost = pending.lost;
+    return std::move(*pending.answer);
+}
+
+} // namespace berth

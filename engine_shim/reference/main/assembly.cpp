@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/reference/main/assembly.h"
+
+#include "engine_shim/reference/main/torch_weights.h"
+#include "engine_shim/reference/model/runner.h"
+#include "engine_shim/reference/model/torch_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+namespace berth::engine {
+
+namespace {
+
+// Work space of a GPU engine within its grant: activations, logits, the library's scratch.
+constexpr uint64_t kWorkspaceMin = uint64_t{256} << 20;
+constexpr uint64_t kWorkspaceMax = uint64_t{2} << 30;
+
+class Stopwatch {
+  public:
+    double milliseconds() {
+        const auto now = std::chrono::steady_clock::now();
+        const std::chrono::duration<double, std::milli> took = now - begin_;
+        begin_ = now;
+        return took.count();
+    }
+
+  private:
+    std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+uint64_t grant_max(const Options& options, const Client& client) {
+    const uint64_t granted = client.welcome().grant_bytes_max;
+    return granted > 0 ? granted : options.kv_memory;
+}
+
+uint64_t workspace_bytes(const Device& device, uint64_t grant_bytes) {
+    if (device.capabilities().kind == DeviceKind::kHost)
+        return 0;
+    return std::clamp(grant_bytes / 8, kWorkspaceMin, kWorkspaceMax);
+}
+
+Status check_dtype(const std::string& wanted, at::ScalarType found) {
+    const std::string name = found == at::kFloat ? "float32" : "bfloat16";
+    if (wanted == "auto" || wanted == name)
+        return {};
+    return fail(ErrorCode::kMismatch,
+                fmt::format("--dtype {} but the weight set is {}: weights are shared and never "
+                            "converted here; set the Model's dtype, or use --dtype auto",
+                            wanted, name),
+                "DtypeMismatch");
+}
+
+// End tokens as generation would use them: generation_config.json first, if the folder has one.
+Status read_eos(const std::string& folder, ModelConfig& config) {
+    const std::string path = folder + "/generation_config.json";
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored))
+        return {};
+    BERTH_ASSIGN(const std::string text, read_file(path));
+    BERTH_ASSIGN(std::vector<int32_t> tokens, parse_generation_eos(text, path));
+    if (!tokens.empty())
+        config.eos_tokens = std::move(tokens);
+    return {};
+}
+
+std::string served_name(const Options& options, const Client& client, const WeightSet& weights) {
+    if (!options.served_model_name.empty())
+        return options.served_model_name;
+    if (!client.welcome().model.empty())
+        return client.welcome().model;
+    std::filesystem::path folder(weights.model_path());
+    return (folder.has_filename() ? folder : folder.parent_path()).filename();
+}
+
+} // namespace
+
+struct Assembly::State {
+    WeightSet weights; // first: tensors are views of it
+    ModelConfig config;
+    std::unique_ptr<GrantArena> arena;
+    std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<Scheduler> scheduler;
+    std::unique_ptr<KvMemory> memory;
+    EngineSettings settings;
+
+    Status load(const Options& options, Client& client);
+    Status make_memory(const Options& options, Client& client, DecoderWeights decoder);
+    Status make_settings(const Options& options, Client& client, uint64_t largest);
+    Status warm_up(const Options& options);
+};
+
+Assembly::Assembly() : state_(std::make_unique<State>()) {}
+Assembly::~Assembly() = default;
+const EngineSettings& Assembly::settings() const {
+    return state_->settings;
+}
+const WeightSet& Assembly::weights() const {
+    return state_->weights;
+}
+
+Engine::Parts Assembly::parts(EngineHost& host) {
+    return {host, *state_->scheduler, *state_->runner, *state_->memory};
+}
+
+Status Assembly::State::make_memory(const Options& options, Client& client,
+                                    DecoderWeights decoder) {
+    Device& device = client.device();
+    const protocol::Welcome& welcome = client.welcome();
+    const uint64_t largest = grant_max(options, client);
+    const uint64_t grant_now = welcome.grant_bytes_max > 0 ? welcome.grant_bytes : largest;
+    const uint64_t workspace = workspace_bytes(device, largest);
+    const at::ScalarType dtype = decoder.embedding.scalar_type();
+    const KvLayout layout = kv_layout(config, dtype, options.block_tokens);
+    BERTH_ASSIGN(arena, client.create_grant(largest > workspace ? largest - workspace : 0));
+    RunnerOptions runner_options;
+    runner_options.batch_invariant = options.batch_invariant;
+    runner_options.decode_rows = options.max_batch;
+    runner_options.chunk_rows = options.prefill_chunk;
+    const KvCache cache(layout, arena->data(), arena->bytes_max(), dtype,
+                        decoder.embedding.device());
+    runner = std::make_unique<ModelRunner>(config, std::move(decoder), cache, runner_options);
+    scheduler =
+        std::make_unique<Scheduler>(SchedulerLimits{options.max_batch, options.prefill_chunk,
+                                                    options.block_tokens, options.batch_invariant},
+                                    config.eos_tokens);
+    memory =
+        std::make_unique<KvMemory>(KvMemory::Parts{device, *arena, *runner, *scheduler, workspace});
+    BERTH_TRY(memory->start(grant_now));
+    client.counters().grant_bytes = memory->grant_bytes();
+    return make_settings(options, client, largest);
+}
+
+Status Assembly::State::make_settings(const Options& options, Client& client, uint64_t largest) {
+    settings.model_name = served_name(options, client, weights);
+    settings.vocab = config.vocab;
+    settings.max_batch = options.max_batch;
+    settings.eos_tokens = config.eos_tokens;
+    settings.capacity_blocks = memory->blocks_within(largest);
+    const uint64_t tokens = settings.capacity_blocks * options.block_tokens;
+    const uint32_t wanted = options.max_context != 0 ? options.max_context : config.max_positions;
+    if (options.max_context > tokens)
+        return fail(ErrorCode::kResourceExhausted,
+                    fmt::format("--max-context {} but the largest grant of {} holds {} tokens",
+                                options.max_context, format_bytes(largest), tokens),
+                    "KvTooSmall");
+    settings.max_context = static_cast<uint32_t>(std::min<uint64_t>(wanted, tokens));
+    settings.drain_on_stop = !options.listen.empty();
+    const bool on_gpu = client.device().capabilities().kind == DeviceKind::kCuda;
+    const bool may_be_gated = client.mode() != AttachMode::kOff && !client.welcome().raises_gate;
+    settings.fence_layers = on_gpu && may_be_gated ? 2 : 0;
+    return {};
+}
+
+Status Assembly::State::load(const Options& options, Client& client) {
+    const std::string config_text(weights.manifest().config_json());
+    BERTH_ASSIGN(config, parse_model_config(config_text, weights.model_path() + "/config.json"));
+    BERTH_TRY(read_eos(weights.model_path(), config));
+    BERTH_ASSIGN(const WeightSource source, weight_source(weights, client.device()));
+    BERTH_ASSIGN(DecoderWeights decoder, resolve_weights(config, source));
+    BERTH_TRY(check_dtype(options.dtype, decoder.embedding.scalar_type()));
+    return make_memory(options, client, std::move(decoder));
+}
+
+// One prefill chunk and one decode, so that the libraries' first-use costs fall before Ready.
+Status Assembly::State::warm_up(const Options& options) {
+    GenerationRequest request;
+    request.id = "warm-up";
+    const uint64_t tokens = std::min<uint64_t>(options.block_tokens, settings.max_context / 2);
+    request.prompt.assign(std::max<uint64_t>(tokens, 1), 1 % static_cast<int32_t>(config.vocab));
+    request.max_new_tokens = 2;
+    request.temperature = 0;
+    request.ignore_eos = true;
+    Scheduler trial(
+        SchedulerLimits{1, options.prefill_chunk, options.block_tokens, options.batch_invariant},
+        {});
+    trial.allocator().resize(scheduler->allocator().total());
+    trial.add(request, [](const TokenEvent&) {});
+    while (!trial.idle())
+        BERTH_TRY(trial.step(*runner, {}));
+    return memory->verify();
+}
+
+Result<std::unique_ptr<Assembly>> Assembly::make(const Options& options, Client& client,
+                                                 WeightSet weights, const PhaseCallback& phase) {
+    Stopwatch watch;
+    std::unique_ptr<Assembly> assembly(new Assembly());
+    assembly->state_->weights = std::move(weights);
+    limit_threads(static_cast<int>(options.threads));
+    const Device& device = client.device();
+    if (device.capabilities().kind == DeviceKind::kCuda) {
+        BERTH_TRY(
+            load_torch_cuda(workspace_bytes(device, grant_max(options, client)), client.device()));
+    }
+    BERTH_TRY(assembly->state_->load(options, client));
+    phase("tensors", watch.milliseconds());
+    BERTH_TRY(assembly->state_->warm_up(options));
+    phase("warmup", watch.milliseconds());
+    return assembly;
+}
+
+} // namespace berth::engine

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine_shim/client/client.h"
+#include "engine_shim/reference/main/engine.h"
+#include "engine_shim/reference/main/options.h"
+
+#include <functional>
+#include <memory>
+
+namespace berth::engine {
+
+// Told how long each phase of the start took.
+using PhaseCallback = std::function<void(const std::string& name, double milliseconds)>;
+
+// What an engine is made of, in the order of its making: the mapped weights as tensors, KV memory
+// within the grant, the runner, the scheduler. Used by the engine's thread; `client` outlives it.
+class Assembly {
+  public:
+    // `weights` are attached. Prepares torch (threads; on a GPU its libraries, and an allocator
+    // that keeps to the grant's work space). Ends with one verified step. Phases: "tensors",
+    // "warmup".
+    static Result<std::unique_ptr<Assembly>> make(const Options& options, Client& client,
+                                                  WeightSet weights, const PhaseCallback& phase);
+    Assembly(const Assembly&) = delete;
+    Assembly& operator=(const Assembly&) = delete;
+    ~Assembly();
+
+    const EngineSettings& settings() const;
+    Engine::Parts parts(EngineHost& host);
+    const WeightSet& weights() const;
+
+  private:
+    Assembly();
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+} // namespace berth::engine

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine_shim/client/client.h"
+#include "engine_shim/reference/main/engine_host.h"
+
+namespace berth::engine {
+
+// The engine's host as it is in the program: berthd, through the client, which outlives this.
+class ClientHost final : public EngineHost {
+  public:
+    explicit ClientHost(Client& client) : client_(client) {}
+
+    std::optional<protocol::Command> next_command() override { return client_.next_command(); }
+    void complete(protocol::CommandDone done) override { client_.complete(std::move(done)); }
+    bool paused() const override { return client_.paused(); }
+    void wait(Nanoseconds timeout) override { client_.wait(timeout); }
+    void notify() override { client_.notify(); }
+    bool must_yield() const override { return client_.must_yield(); }
+    bool yield_here() override { return client_.yield_here(); }
+    void raise_gate() override { client_.raise_gate(); }
+    void lower_gate() override { client_.lower_gate(); }
+    uint64_t gate_pauses() const override { return client_.counters().gate_pauses; }
+
+    void report(const Load& load) override {
+        Client::Counters& counters = client_.counters();
+        counters.requests_running = load.running;
+        counters.requests_waiting = load.waiting;
+        counters.requests_done = load.done;
+        counters.tokens_done = load.tokens;
+        counters.steps_done = load.steps;
+        counters.grant_bytes = load.grant_bytes;
+    }
+    void report_batch(uint64_t done, uint64_t total) override {
+        client_.counters().batch_done = done;
+        client_.counters().batch_total = total;
+    }
+
+  private:
+    Client& client_;
+};
+
+} // namespace berth::engine

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/reference/main/engine.h"
+
+#include "base/log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace berth::engine {
+
+namespace {
+
+constexpr Nanoseconds kIdleWait = std::chrono::milliseconds(100);
+
+tl::unexpected<Error> refuse(std::string message, std::string reason) {
+    return fail(ErrorCode::kInvalidArgument, std::move(message), std::move(reason));
+}
+
+} // namespace
+
+Engine::Engine(EngineSettings settings, Parts parts)
+    : settings_(std::move(settings)), parts_(parts) {
+    stats_.ready = true; // made only after the memory's first verified step
+    stats_.blocks_total = stats_.blocks_free = parts_.scheduler.allocator().total();
+}
+
+Status Engine::check(const GenerationRequest& request) const {
+    if (request.prompt.empty())
+        return refuse("the prompt has no tokens", "EmptyPrompt");
+    if (request.max_new_tokens == 0)
+        return refuse("max_new_tokens is 0: at least one token is generated", "BadMaxTokens");
+    for (const int32_t token : request.prompt) {
+        if (token < 0 || static_cast<uint32_t>(token) >= settings_.vocab)
+            return refuse(fmt::format("token {} of the prompt is outside the vocabulary of {}",
+                                      token, settings_.vocab),
+                          "BadToken");
+    }
+    const uint64_t tokens = request.prompt.size() + uint64_t{request.max_new_tokens};
+    if (tokens > settings_.max_context)
+        return refuse(fmt::format("{} prompt tokens and {} new ones are over the context of {}",
+                                  request.prompt.size(), request.max_new_tokens,
+                                  settings_.max_context),
+                      "ContextTooLong");
+    if (!std::isfinite(request.temperature) || request.temperature < 0)
+        return refuse(fmt::format("temperature {} is not 0 or more", request.temperature),
+                      "BadTemperature");
+    if (!(request.top_p > 0 && request.top_p <= 1))
+        return refuse(fmt::format("top_p {} is not in (0, 1]", request.top_p), "BadTopP");
+    if (request.top_k < 0)
+        return refuse(fmt::format("top_k {} is negative", request.top_k), "BadTopK");
+    const uint32_t needed = parts_.scheduler.blocks_for(tokens);
+    if (needed > settings_.capacity_blocks)
+        return fail(ErrorCode::kResourceExhausted,
+                    fmt::format("{} tokens need {} KV blocks and the largest grant holds {}",
+                                tokens, needed, settings_.capacity_blocks),
+                    "KvTooSmall");
+    return {};
+}
+
+Status Engine::submit(GenerationRequest request, TokenCallback callback) {
+    BERTH_TRY(check(request));
+    {
+        const std::lock_guard lock(mutex_);
+        if (!accepting_)
+            return fail(ErrorCode::kUnavailable, "the engine is stopping", "Stopping");
+        if (submitted_.size() + stats_.requests_waiting >= settings_.queue_max)
+            return fail(
+                ErrorCode::kResourceExhausted,
+                fmt::format("{} requests are waiting: try again later", settings_.queue_max),
+                "QueueFull");
+        submitted_.push_back({std::move(request), std::move(callback)});
+    }
+    parts_.host.notify();
+    return {};
+}
+
+void Engine::cancel(const std::string& id) {
+    {
+        const std::lock_guard lock(mutex_);
+        cancelled_.push_back(id);
+    }
+    parts_.host.notify();
+}
+
+EngineStats Engine::stats() const {
+    const bool paused = parts_.host.paused();
+    const std::lock_guard lock(mutex_);
+    EngineStats stats = stats_;
+    stats.requests_waiting += submitted_.size();
+    if (stats.held.empty() && paused)
+        stats.held = "Paused";
+    stats.ready = stats.ready && stats.held.empty();
+    return stats;
+}
+
+void Engine::publish() {
+    const EngineStats& counts = parts_.scheduler.counts();
+    EngineStats stats = counts;
+    stats.requests_running = parts_.scheduler.running_count();
+    stats.requests_waiting = parts_.scheduler.waiting_count();
+    stats.blocks_total = parts_.scheduler.allocator().total();
+    stats.blocks_free = parts_.scheduler.allocator().free();
+    stats.gate_pauses = parts_.host.gate_pauses();
+    stats.held = parts_.memory.offloaded() ? "Offloaded" : "";
+    stats.last_error = last_error_;
+    EngineHost::Load load{stats.requests_running,
+                          stats.requests_waiting,
+                          stats.requests_done,
+                          stats.generated_tokens,
+                          stats.steps,
+                          parts_.memory.grant_bytes()};
+    const std::lock_guard lock(mutex_);
+    load.waiting += submitted_.size();
+    stats.ready = accepting_;
+    stats_ = std::move(stats);
+    parts_.host.report(load);
+}
+
+void Engine::request_stop(Nanoseconds grace) {
+    stop_grace_ns_ = grace.count();
+    parts_.host.notify();
+}
+
+void Engine::begin_stop(Nanoseconds grace) {
+    stopping_ = true;
+    // A part of the grace is left for answering and leaving.
+    stop_at_ = Clock::now() + (settings_.drain_on_stop ? grace * 3 / 4 : Nanoseconds(0));
+    const std::lock_guard lock(mutex_);
+    accepting_ = false;
+}
+
+bool Engine::may_end() const {
+    return stopping_ && (parts_.scheduler.idle() || held() || Clock::now() >= stop_at_);
+}
+
+protocol::CommandDone Engine::obey(const protocol::Command& command) {
+    protocol::CommandDone done;
+    done.id = command.id;
+    Status status;
+    switch (command.kind) {
+    case protocol::CommandKind::kPause:
+        status = parts_.memory.fence();
+        break;
+    case protocol::CommandKind::kOffload:
+        status = parts_.memory.offload(command, done);
+        break;
+    case protocol::CommandKind::kRestore:
+        status = parts_.memory.restore(command, done);
+        break;
+    case protocol::CommandKind::kResume:
+    case protocol::CommandKind::kStop:
+        break;
+    }
+    done.grant_bytes = parts_.memory.grant_bytes();
+    done.host_bytes = parts_.memory.host_bytes();
+    if (!status) {
+        log::warn("command={} failed: {}", protocol::to_string(command.kind),
+                  status.error().message);
+        last_error_ = status.error().message;
+        done.error = status.error();
+    }
+    return done;
+}
+
+void Engine::obey_commands() {
+    while (auto command = parts_.host.next_command()) {
+        if (command->kind == protocol::CommandKind::kStop) {
+            begin_stop(std::chrono::milliseconds(std::max<int64_t>(command->grace_ms, 0)));
+            stop_command_ = *command; // answered when it is done
+        } else {
+            protocol::CommandDone done = obey(*command);
+            publish();
+            parts_.host.complete(std::move(done));
+        }
+    }
+    if (const int64_t grace = stop_grace_ns_.exchange(-1); grace >= 0)
+        begin_stop(Nanoseconds(grace));
+}
+
+void Engine::take_submissions() {
+    std::vector<Submission> submitted;
+    std::vector<std::string> cancelled;
+    {
+        const std::lock_guard lock(mutex_);
+        submitted.swap(submitted_);
+        cancelled.swap(cancelled_);
+        stats_.requests_waiting += submitted.size();
+    }
+    for (Submission& one : submitted)
+        parts_.scheduler.add(std::move(one.request), std::move(one.callback));
+    for (const std::string& id : cancelled)
+        parts_.scheduler.cancel(id);
+}
+
+bool Engine::at_layer(uint32_t layer) {
+    if (settings_.fence_layers > 0 && layer % settings_.fence_layers == 0 && !parts_.memory.fence())
+        return false;
+    if (stop_grace_ns_ >= 0 && !settings_.drain_on_stop)
+        return false;
+    if (!parts_.host.must_yield())
+        return true;
+    if (!parts_.memory.fence())
+        return false;
+    return parts_.host.yield_here();
+}
+
+// A failed step has ended its requests. Whether the device still computes is found by the canary.
+Status Engine::step() {
+    const auto outcome =
+        parts_.scheduler.step(parts_.model, [this](uint32_t layer) { return at_layer(layer); });
+    if (outcome) {
+        if (*outcome == Scheduler::Outcome::kIdle) // what waits does not fit this grant
+            parts_.host.wait(kIdleWait);
+        return {};
+    }
+    last_error_ = outcome.error().message;
+    log::error("step failed: {}", last_error_);
+    return parts_.memory.verify();
+}
+
+void Engine::end_all() {
+    {
+        const std::lock_guard lock(mutex_);
+        accepting_ = false;
+    }
+    take_submissions();
+    const Error error{ErrorCode::kUnavailable, "the engine has stopped", "Stopping", 0};
+    parts_.scheduler.cancel_all(error);
+    publish();
+    if (stop_command_) {
+        protocol::CommandDone done;
+        done.id = stop_command_->id;
+        done.grant_bytes = parts_.memory.grant_bytes();
+        parts_.host.complete(std::move(done));
+    }
+}
+
+Status Engine::run() {
+    Status status;
+    while (status) {
+        obey_commands();
+        take_submissions();
+        if (may_end())
+            break;
+        publish();
+        if (held() || parts_.scheduler.idle()) {
+            parts_.host.wait(kIdleWait);
+            continue;
+        }
+        status = step();
+    }
+    end_all();
+    return status;
+}
+
+} // namespace berth::engine

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine_shim/reference/main/engine_host.h"
+#include "engine_shim/reference/main/kv_memory.h"
+#include "engine_shim/reference/model/scheduler.h"
+#include "engine_shim/reference/serve/engine_api.h"
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace berth::engine {
+
+struct EngineSettings {
+    std::string model_name;
+    uint32_t vocab = 0;
+    uint32_t max_context = 0;
+    uint32_t max_batch = 16;
+    std::vector<int32_t> eos_tokens;
+    uint64_t capacity_blocks = 0; // of the largest grant: what a request may need at most
+    uint32_t queue_max = 4096;    // requests waiting; more are ResourceExhausted
+    bool drain_on_stop = true;    // finish what is running within the grace time
+    uint32_t fence_layers = 0;    // on a GPU: wait for the device each so many layers, so that a
+                                  // closed gate is obeyed within them; 0 never
+};
+
+// The engine's loop. run() is the engine's thread: it takes requests from its queue, steps the
+// scheduler, looks at the gate between layers and obeys berthd's commands. The other calls may come
+// from any thread and only touch the queue, which mutex_ guards; it is never held during a step or
+// a callback.
+class Engine final : public EngineApi {
+  public:
+    struct Parts {
+        EngineHost& host;
+        Scheduler& scheduler;
+        StepModel& model;
+        KvMemory& memory;
+    };
+    Engine(EngineSettings settings, Parts parts);
+
+    // Until Stop, request_stop(), or until the device does not compute any more (the error).
+    Status run();
+    // Ends run(): within `grace` for what is running if settings say so, else after this layer.
+    void request_stop(Nanoseconds grace);
+
+    Status submit(GenerationRequest request, TokenCallback callback) override;
+    void cancel(const std::string& id) override;
+    void on_request_begin() override { parts_.host.raise_gate(); }
+    void on_request_end() override { parts_.host.lower_gate(); }
+    EngineStats stats() const override;
+    const std::string& model_name() const override { return settings_.model_name; }
+    uint32_t vocab_size() const override { return settings_.vocab; }
+    uint32_t max_context() const override { return settings_.max_context; }
+    uint32_t max_batch() const override { return settings_.max_batch; }
+    const std::vector<int32_t>& eos_tokens() const override { return settings_.eos_tokens; }
+    void report_batch(uint64_t done, uint64_t total) override {
+        parts_.host.report_batch(done, total);
+    }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    struct Submission {
+        GenerationRequest request;
+        TokenCallback callback;
+    };
+    Status check(const GenerationRequest& request) const;
+    void obey_commands();
+    protocol::CommandDone obey(const protocol::Command& command);
+    void begin_stop(Nanoseconds grace);
+    bool may_end() const;
+    void take_submissions();
+    bool held() const { return parts_.memory.offloaded() || parts_.host.paused(); }
+    Status step();
+    bool at_layer(uint32_t layer);
+    void publish();
+    void end_all();
+
+    const EngineSettings settings_;
+    Parts parts_;
+
+    mutable std::mutex mutex_; // guards what follows up to stats_
+    std::vector<Submission> submitted_;
+    std::vector<std::string> cancelled_;
+    bool accepting_ = true;
+    EngineStats stats_;
+
+    std::atomic<int64_t> stop_grace_ns_{-1}; // -1: none asked for
+    // Engine thread alone:
+    bool stopping_ = false;
+    Clock::time_point stop_at_;
+    std::optional<protocol::Command> stop_command_;
+    std::string last_error_;
+};
+
+} // namespace berth::engine

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/units.h"
+#include "engine_shim/protocol/messages.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace berth::engine {
+
+// What the engine's loop needs of berthd, so that tests can play berthd: `Client` in the program.
+// See client.h for what each call means.
+class EngineHost {
+  public:
+    EngineHost() = default;
+    EngineHost(const EngineHost&) = delete;
+    EngineHost& operator=(const EngineHost&) = delete;
+    virtual ~EngineHost() = default;
+
+    virtual std::optional<protocol::Command> next_command() = 0;
+    virtual void complete(protocol::CommandDone done) = 0;
+    virtual bool paused() const = 0;
+    virtual void wait(Nanoseconds timeout) = 0;
+    virtual void notify() = 0;
+    virtual bool must_yield() const = 0;
+    virtual bool yield_here() = 0;
+    virtual void raise_gate() = 0;
+    virtual void lower_gate() = 0;
+    virtual uint64_t gate_pauses() const = 0; // how often yield_here() found the gate closed
+
+    // Counters of the next report.
+    struct Load {
+        uint64_t running = 0, waiting = 0, done = 0, tokens = 0, steps = 0;
+        uint64_t grant_bytes = 0;
+    };
+    virtual void report(const Load& load) = 0;
+    virtual void report_batch(uint64_t done, uint64_t total) = 0;
+};
+
+} // namespace berth::engine

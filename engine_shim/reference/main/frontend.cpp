@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/reference/main/frontend.h"
+
+#include "base/log.h"
+#include "engine_shim/reference/serve/api_server.h"
+#include "engine_shim/reference/serve/batch.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+namespace berth::engine {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::chrono::seconds kSignalGrace{5};
+
+} // namespace
+
+struct Frontend::State {
+    explicit State(Engine& its_engine) : engine(its_engine) {}
+
+    Engine& engine;
+    std::optional<text::Tokenizer> tokenizer;
+    asio::io_context context{1};
+    asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
+    asio::signal_set signals{context};
+    asio::steady_timer last_word{context};
+    std::unique_ptr<serve::ApiServer> server;
+    std::unique_ptr<serve::BatchRunner> batch;
+    std::optional<BatchEnd> batch_end; // written by batch_thread, read after stop()
+    std::string endpoint;
+    std::thread thread;
+    std::thread batch_thread;
+
+    Status listen(const Options& options, const std::string& folder);
+    Status open_batch(const Options& options, const std::string& folder);
+    void run_batch();
+    void await_signals();
+};
+
+Frontend::Frontend() = default;
+Frontend::~Frontend() {
+    stop();
+}
+const std::string& Frontend::endpoint() const {
+    return state_->endpoint;
+}
+
+// A gate that stays closed must not keep the process: what it has answered is on record.
+void Frontend::State::await_signals() {
+    signals.add(SIGTERM);
+    signals.add(SIGINT);
+    signals.async_wait([this](const boost::system::error_code& error, int number) {
+        if (error)
+            return;
+        log::info("signal={} stopping", number);
+        engine.request_stop(kSignalGrace);
+        last_word.expires_after(kSignalGrace);
+        last_word.async_wait([](const boost::system::error_code& cancelled) {
+            if (!cancelled)
+                std::_Exit(0);
+        });
+    });
+}
+
+Status Frontend::State::listen(const Options& options, const std::string& folder) {
+    auto chat = text::ChatTemplate::load(folder);
+    if (!chat)
+        log::warn("chat requests will be refused: {}", chat.error().message);
+    server = std::make_unique<serve::ApiServer>(context, engine, *tokenizer, std::move(chat));
+    BERTH_ASSIGN(endpoint, server->listen(options.listen));
+    return {};
+}
+
+Status Frontend::State::open_batch(const Options& options, const std::string& folder) {
+    serve::BatchOptions files;
+    files.input = options.batch_input;
+    files.output = options.batch_output;
+    BERTH_ASSIGN(batch, serve::BatchRunner::open(files, engine, *tokenizer,
+                                                 text::ChatTemplate::load(folder)));
+    return {};
+}
+
+// An engine that only has a batch to answer ends with it.
+void Frontend::State::run_batch() {
+    const auto summary = batch->run();
+    if (summary) {
+        log::info("batch total={} answered={} here={} failed={} stopped={}", summary->total,
+                  summary->answered, summary->answered_here, summary->failed, summary->stopped);
+        batch_end = BatchEnd{!summary->stopped, {}};
+    } else {
+        batch_end = BatchEnd{false, summary.error().message};
+    }
+    if (!server || !summary)
+        engine.request_stop(Nanoseconds(0));
+}
+
+Result<std::unique_ptr<Frontend>> Frontend::make(const Options& options,
+                                                 const std::string& model_folder, Engine& engine) {
+    std::unique_ptr<Frontend> made(new Frontend());
+    made->state_ = std::make_unique<State>(engine);
+    State& state = *made->state_;
+    BERTH_ASSIGN(state.tokenizer, text::Tokenizer::load(model_folder + "/tokenizer.json"));
+    if (!options.listen.empty())
+        BERTH_TRY(state.listen(options, model_folder));
+    if (!options.batch_input.empty())
+        BERTH_TRY(state.open_batch(options, model_folder));
+    return made;
+}
+
+void Frontend::start() {
+    state_->await_signals();
+    state_->thread = std::thread([this] { state_->context.run(); });
+    if (state_->batch)
+        state_->batch_thread = std::thread([this] { state_->run_batch(); });
+}
+
+void Frontend::stop() {
+    if (!state_ || !state_->thread.joinable())
+        return;
+    if (state_->batch_thread.joinable()) {
+        state_->batch->stop();
+        state_->batch_thread.join();
+    }
+    asio::post(state_->context, [this] {
+        if (state_->server)
+            state_->server->stop();
+        state_->signals.cancel();
+        state_->last_word.cancel();
+        state_->work.reset();
+    });
+    state_->thread.join();
+}
+
+std::optional<Frontend::BatchEnd> Frontend::batch_end() const {
+    return state_->batch_end;
+}
+
+} // namespace berth::engine

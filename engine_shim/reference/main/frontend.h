@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine_shim/reference/main/engine.h"
+#include "engine_shim/reference/main/options.h"
+
+#include <memory>
+#include <string>
+
+namespace berth::engine {
+
+// Who asks the engine: the HTTP server, the batch file, or both, on one io thread of their own,
+// which also minds SIGTERM and SIGINT. The engine outlives it; stop() comes after the engine's
+// run() has ended.
+class Frontend {
+  public:
+    // Listens and opens the batch files; requests are taken from start() on. `model_folder` has the
+    // tokenizer.
+    static Result<std::unique_ptr<Frontend>> make(const Options& options,
+                                                  const std::string& model_folder, Engine& engine);
+    Frontend(const Frontend&) = delete;
+    Frontend& operator=(const Frontend&) = delete;
+    ~Frontend(); // stops
+
+    const std::string& endpoint() const; // empty without a server
+    void start();
+    void stop();
+
+    // How the batch file ended: nullopt while it is unfinished.
+    struct BatchEnd {
+        bool complete = false;
+        std::string error;
+    };
+    std::optional<BatchEnd> batch_end() const;
+
+  private:
+    Frontend();
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+} // namespace berth::engine

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// berth-engine: attaches to a weight set, takes a grant, and answers requests from HTTP or from a
+// batch file until it is told to stop or the batch is done.
+#include "base/log.h"
+#include "base/process.h"
+#include "engine_shim/client/client.h"
+#include "engine_shim/reference/main/assembly.h"
+#include "engine_shim/reference/main/client_host.h"
+#include "engine_shim/reference/main/frontend.h"
+#include "engine_shim/reference/main/options.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include <time.h>
+#include <unistd.h>
+
+namespace {
+
+using namespace berth;
+using namespace berth::engine;
+using protocol::EngineState;
+
+constexpr int kExitFailed = 1;
+
+// Since this process was started, by the kernel's clock.
+double process_age_ms() {
+    const auto self = process_id(::getpid());
+    struct timespec now = {};
+    if (!self || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0)
+        return 0;
+    const double ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
+    const double up_ms =
+        static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+    return up_ms - static_cast<double>(self->start_ticks) / ticks * 1e3;
+}
+
+// Phases go to berthd for `berth describe` and to the log.
+class Phases {
+  public:
+    void begin(Client& client) { client_ = &client; }
+    void note(const std::string& name, double milliseconds) {
+        log::info("phase={} ms={:.1f}", name, milliseconds);
+        if (client_ != nullptr)
+            client_->set_phase(name, milliseconds);
+    }
+    // The time since the last mark is this phase's.
+    void mark(const std::string& name) {
+        const auto now = std::chrono::steady_clock::now();
+        const std::chrono::duration<double, std::milli> took = now - last_;
+        last_ = now;
+        note(name, took.count());
+    }
+    void restart() { last_ = std::chrono::steady_clock::now(); }
+
+  private:
+    Client* client_ = nullptr;
+    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+Result<ClientOptions> client_options(const Options& options) {
+    BERTH_ASSIGN(ClientOptions made, ClientOptions::from_environment());
+    if (options.mode == "off")
+        made.mode = AttachMode::kOff;
+    else if (options.mode == "daemon")
+        made.mode = AttachMode::kDaemon;
+    else if (options.mode == "client")
+        made.mode = AttachMode::kClient;
+    if (!options.model.empty())
+        made.model_path = options.model;
+    if (!options.device.empty())
+        made.device = options.device;
+    made.program = "berth-engine 0.1.0";
+    if (made.device.starts_with("GPU-") || made.device.starts_with("MIG-"))
+        ::setenv("CUDA_VISIBLE_DEVICES", made.device.c_str(), /*overwrite=*/0);
+    return made;
+}
+
+Result<WeightSet> attach(Client& client, const ClientOptions& options) {
+    AttachRequest request;
+    if (options.instance.empty())
+        request.path = options.model_path;
+    std::string phase;
+    return client.attach(request, [&phase](const protocol::Progress& progress) {
+        if (progress.phase != phase)
+            log::info("attach: {} ({} of {})", progress.phase, format_bytes(progress.bytes_done),
+                      format_bytes(progress.bytes_total));
+        phase = progress.phase;
+    });
+}
+
+// Engines share the node's cores, so threads that wait for each other must sleep, not spin: with as
+// many threads as cores and a busy neighbour the default cost a factor of ten. The OpenMP library
+// reads this once, before main, hence the second start of this program; berthd may set it itself.
+void start_without_spinning(const Options& options, char** argv) {
+    const bool on_gpu = options.device.starts_with("GPU-") || options.device.starts_with("MIG-") ||
+                        options.device == "cuda";
+    if (on_gpu || std::getenv("GOMP_SPINCOUNT") != nullptr ||
+        std::getenv("OMP_WAIT_POLICY") != nullptr)
+        return;
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    ::setenv("GOMP_SPINCOUNT", "0", /*overwrite=*/0);
+    if (!error)
+        ::execv(self.c_str(), argv); // on failure this one goes on, only slower
+}
+
+// The engine's life from attach to its end.
+Status live(const Options& options, const ClientOptions& connection, Client& client,
+            Phases& phases) {
+    phases.restart();
+    BERTH_ASSIGN(WeightSet weights, attach(client, connection));
+    const std::string folder = weights.model_path();
+    phases.mark("attach");
+    BERTH_ASSIGN(const auto assembly, Assembly::make(options, client, std::move(weights),
+                                                     [&](const std::string& name, double ms) {
+                                                         phases.note(name, ms);
+                                                     }));
+    phases.restart();
+    ClientHost host(client);
+    Engine engine(assembly->settings(), assembly->parts(host));
+    BERTH_ASSIGN(const auto frontend, Frontend::make(options, folder, engine));
+    phases.mark("frontend");
+    phases.note("ready", process_age_ms());
+    client.set_state(EngineState::kReady, frontend->endpoint());
+    log::info("ready model={} endpoint={} context={} blocks={}", engine.model_name(),
+              frontend->endpoint(), engine.max_context(), engine.stats().blocks_total);
+    frontend->start();
+    const Status ran = engine.run();
+    frontend->stop();
+    BERTH_TRY(ran);
+    const auto batch = frontend->batch_end();
+    if (batch && !batch->error.empty())
+        return fail(ErrorCode::kIo, batch->error, "BatchFailed");
+    if (batch && batch->complete)
+        client.set_state(EngineState::kSucceeded, frontend->endpoint());
+    return {};
+}
+
+Status run(const Options& options) {
+    Phases phases;
+    const double process_ms = process_age_ms();
+    BERTH_ASSIGN(const ClientOptions connection, client_options(options));
+    BERTH_ASSIGN(const auto client, Client::connect(connection));
+    phases.begin(*client);
+    phases.note("process", process_ms);
+    phases.mark("connect");
+    Status lived = live(options, connection, *client, phases);
+    if (!lived)
+        client->set_state(EngineState::kFailed, {},
+                          lived.error().reason.empty() ? "EngineFailed" : lived.error().reason,
+                          lived.error().message);
+    return lived;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    int exit_code = 0;
+    const auto options = parse_options(argc, argv, exit_code);
+    if (!options)
+        return exit_code;
+    start_without_spinning(*options, argv);
+    if (const Status started = log::start("berth-engine"); !started) {
+        fmt::print(stderr, "berth-engine: {}\n", started.error().message);
+        return kExitFailed;
+    }
+    if (const Status ended = run(*options); !ended) {
+        log::error("reason={} {}", ended.error().reason, ended.error().message);
+        return kExitFailed;
+    }
+    return 0;
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/reference/main/options.h"
+
+#include "base/units.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace berth::engine {
+
+namespace {
+
+std::string check_bytes(const std::string& text) {
+    const auto bytes = parse_bytes(text);
+    return bytes ? std::string() : bytes.error().message;
+}
+
+void add_options(CLI::App& app, Options& options, std::string& kv_memory) {
+    app.add_option("--listen", options.listen,
+                   "Serve the OpenAI interface at HOST:PORT (port 0: any free one)");
+    auto* input = app.add_option("--batch-input", options.batch_input,
+                                 "Answer the requests of this file (OpenAI batch format)");
+    auto* output =
+        app.add_option("--batch-output", options.batch_output, "Where their answers are appended");
+    input->needs(output);
+    output->needs(input);
+    app.add_option("--model", options.model, "Checkpoint folder (modes off and guest)")
+        ->envname("BERTH_MODEL_PATH");
+    app.add_option(
+           "--mode", options.mode,
+           "daemon: bring berthd up if needed; client: berthd must be there; off: load alone")
+        ->envname("BERTH_MODE")
+        ->check(CLI::IsMember({"daemon", "client", "off"}));
+    app.add_option("--device", options.device, "host-N, cuda, or a GPU's UUID")
+        ->envname("BERTH_DEVICE");
+    app.add_option("--dtype", options.dtype, "Must be the checkpoint's, which 'auto' takes")
+        ->check(CLI::IsMember({"auto", "float32", "bfloat16"}));
+    app.add_option("--served-model-name", options.served_model_name,
+                   "The model's name to clients; else its name in the policy or its folder's");
+    app.add_option("--max-batch", options.max_batch, "Sequences that decode together")
+        ->check(CLI::Range(1, 1024))
+        ->capture_default_str();
+    app.add_option("--prefill-chunk", options.prefill_chunk, "Prompt tokens of one step")
+        ->check(CLI::Range(16, 16384))
+        ->capture_default_str();
+    app.add_option("--block-tokens", options.block_tokens, "Tokens of one KV block")
+        ->check(CLI::IsMember({"16", "32"}))
+        ->capture_default_str();
+    app.add_option("--max-context", options.max_context, "Longest prompt and answer together");
+    app.add_option("--kv-memory", kv_memory, "KV memory where no berthd grants it, e.g. 2Gi")
+        ->check(check_bytes, "BYTES");
+    app.add_flag("--batch-invariant", options.batch_invariant,
+                 "Answers do not depend on what else is being answered (slower)");
+    app.add_option("--threads", options.threads, "Threads of one operation on the CPU")
+        ->envname("BERTH_THREADS")
+        ->check(CLI::Range(0, 1024));
+}
+
+} // namespace
+
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
+    Options options;
+    std::string kv_memory = "1Gi";
+    CLI::App app("berth-engine: the reference inference engine of Berth");
+    add_options(app, options, kv_memory);
+    try {
+        app.parse(argc, argv);
+        if (options.listen.empty() && options.batch_input.empty())
+            throw CLI::RequiredError("--listen or --batch-input");
+        if (options.prefill_chunk % options.block_tokens != 0)
+            throw CLI::ValidationError("--prefill-chunk",
+                                       fmt::format("{} is no multiple of the block of {} tokens",
+                                                   options.prefill_chunk, options.block_tokens));
+    } catch (const CLI::ParseError& error) {
+        exit_code = app.exit(error) == 0 ? 0 : 2;
+        return std::nullopt;
+    }
+    options.kv_memory = *parse_bytes(kv_memory);
+    return options;
+}
+
+} // namespace berth::engine

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/result.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace berth::engine {
+
+// The command line of berth-engine. Flags go before environment variables, which berthd sets.
+struct Options {
+    std::string listen; // HOST:PORT; port 0: any
+    std::string batch_input;
+    std::string batch_output;
+    std::string model;  // checkpoint folder; BERTH_MODEL_PATH
+    std::string mode;   // daemon | client | off; BERTH_MODE
+    std::string device; // BERTH_DEVICE
+    std::string dtype = "auto";
+    std::string served_model_name;
+    uint32_t max_batch = 16;
+    uint32_t prefill_chunk = 512;
+    uint32_t block_tokens = 16;
+    uint32_t max_context = 0; // 0: the model's, as far as the grant holds it
+    uint64_t kv_memory = 0;   // off mode and guests
+    bool batch_invariant = false;
+    uint32_t threads = 0; // BERTH_THREADS; 0: the cores
+};
+
+// nullopt with `exit_code` set when there is nothing more to do (--help, a wrong flag: already
+// said).
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code);
+
+} // namespace berth::engine

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/reference/model/runner.h"
+
+#include "base/hash.h"
+#include "engine_shim/reference/model/sampler.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace berth::engine {
+
+namespace {
+
+// The one place where torch's exceptions become errors. The first line says what it was; the rest
+// is its stack.
+template <typename F>
+auto guarded(F&& compute) -> Result<decltype(compute())> {
+    try {
+        const c10::InferenceMode inference;
+        return compute();
+    } catch (const std::exception& thrown) {
+        const std::string_view text = thrown.what();
+        return fail(ErrorCode::kInternal,
+                    fmt::format("the model's step failed: {}", text.substr(0, text.find('\n'))),
+                    "StepFailed");
+    }
+}
+
+std::vector<ForwardItem> forward_items(std::span<const StepItem> items) {
+    std::vector<ForwardItem> made;
+    for (const StepItem& item : items)
+        made.push_back({item.tokens, item.position, item.blocks, item.rope_length, item.samples});
+    return made;
+}
+
+} // namespace
+
+ModelRunner::ModelRunner(ModelConfig config, DecoderWeights weights, KvCache cache,
+                         RunnerOptions options)
+    : config_(std::move(config)), weights_(std::move(weights)), cache_(std::move(cache)),
+      options_(options) {}
+
+at::Tensor ModelRunner::compute_invariant(std::span<const ForwardItem> items, size_t decoding,
+                                          const LayerHook& hook) const {
+    std::vector<at::Tensor> rows;
+    if (decoding > 0) {
+        const ForwardShape shape{options_.decode_rows, options_.context_step, false};
+        rows.push_back(forward(config_, weights_, cache_, items.first(decoding), shape, hook));
+        if (!rows.back().defined())
+            return {};
+    }
+    for (const ForwardItem& item : items.subspan(decoding)) {
+        const ForwardShape shape{options_.chunk_rows, options_.context_step, true};
+        rows.push_back(forward(config_, weights_, cache_, std::span(&item, 1), shape, hook));
+        if (!rows.back().defined())
+            return {};
+    }
+    return at::cat(rows, 0);
+}
+
+at::Tensor ModelRunner::compute(std::span<const StepItem> items, const LayerHook& hook) const {
+    const std::vector<ForwardItem> made = forward_items(items);
+    size_t decoding = 0;
+    while (decoding < items.size() && items[decoding].decode)
+        ++decoding;
+    if (options_.batch_invariant)
+        return compute_invariant(made, decoding, hook);
+    return forward(config_, weights_, cache_, made, ForwardShape{}, hook);
+}
+
+Result<std::optional<at::Tensor>> ModelRunner::logits(std::span<const StepItem> items,
+                                                      const LayerHook& hook) {
+    return guarded([&]() -> std::optional<at::Tensor> {
+        at::Tensor rows = compute(items, hook);
+        if (!rows.defined())
+            return std::nullopt;
+        return rows;
+    });
+}
+
+Result<std::optional<std::vector<SampledToken>>> ModelRunner::step(std::span<const StepItem> items,
+                                                                   const LayerHook& hook) {
+    return guarded([&]() -> std::optional<std::vector<SampledToken>> {
+        const at::Tensor rows = compute(items, hook);
+        if (!rows.defined())
+            return std::nullopt;
+        std::vector<SampleRow> wanted;
+        for (const StepItem& item : items) {
+            if (item.samples)
+                wanted.push_back({item.params, item.sample_index});
+        }
+        return wanted.empty() ? std::vector<SampledToken>() : sample(rows, wanted);
+    });
+}
+
+Result<std::string> ModelRunner::canary(uint32_t block) {
+    const int32_t token = static_cast<int32_t>(config_.vocab / 2);
+    return guarded([&]() -> std::string {
+        const ForwardItem item{std::span(&token, 1), 0, std::span(&block, 1), 1, true};
+        const at::Tensor logits =
+            forward(config_, weights_, cache_, std::span(&item, 1), ForwardShape{}, {})
+                .cpu()
+                .contiguous();
+        const float* row = logits.data_ptr<float>();
+        for (int64_t i = 0; i < logits.numel(); ++i) {
+            if (!std::isfinite(row[i]))
+                return fmt::format("not finite at logit {}", i);
+        }
+        return sha256_hex({reinterpret_cast<const char*>(row), logits.nbytes()});
+    });
+}
+
+} // namespace berth::engine

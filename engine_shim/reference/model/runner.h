@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine_shim/reference/model/decoder.h"
+#include "engine_shim/reference/model/step_model.h"
+
+#include <string>
+
+namespace berth::engine {
+
+struct RunnerOptions {
+    bool batch_invariant = false;
+    uint32_t decode_rows = 16;   // batch-invariant: rows of every decode
+    uint32_t chunk_rows = 512;   // batch-invariant: rows of every prefill chunk
+    uint32_t context_step = 128; // batch-invariant: context lengths are padded to multiples of it
+};
+
+// Computes steps: the decoder over its weights and cache, then the sampler. Engine thread only.
+class ModelRunner final : public StepModel {
+  public:
+    ModelRunner(ModelConfig config, DecoderWeights weights, KvCache cache, RunnerOptions options);
+
+    Result<std::optional<std::vector<SampledToken>>> step(std::span<const StepItem> items,
+                                                          const LayerHook& hook) override;
+    // Logits of the items that sample, before any drawing; nullopt when abandoned.
+    Result<std::optional<at::Tensor>> logits(std::span<const StepItem> items,
+                                             const LayerHook& hook);
+    // A hash of the logits after one fixed token, computed through `block`: the same for as long as
+    // weights, memory and device are what they were.
+    Result<std::string> canary(uint32_t block);
+    const ModelConfig& config() const { return config_; }
+    const KvCache& cache() const { return cache_; }
+
+  private:
+    // Undefined when abandoned.
+    at::Tensor compute(std::span<const StepItem> items, const LayerHook& hook) const;
+    at::Tensor compute_invariant(std::span<const ForwardItem> items, size_t decoding,
+                                 const LayerHook& hook) const;
+
+    const ModelConfig config_;
+    const DecoderWeights weights_;
+    const KvCache cache_;
+    const RunnerOptions options_;
+};
+
+} // namespace berth::engine

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/reference/model/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+
+namespace berth::engine {
+
+Scheduler::Scheduler(SchedulerLimits limits, std::vector<int32_t> eos_tokens)
+    : limits_(limits), eos_tokens_(std::move(eos_tokens)) {}
+
+uint32_t Scheduler::blocks_for(uint64_t tokens) const {
+    return static_cast<uint32_t>((tokens + limits_.block_tokens - 1) / limits_.block_tokens);
+}
+
+void Scheduler::add(GenerationRequest request, TokenCallback callback) {
+    Sequence sequence;
+    sequence.tokens = request.prompt;
+    sequence.request = std::move(request);
+    sequence.callback = std::move(callback);
+    sequence.order = next_order_++;
+    waiting_.push_back(std::move(sequence));
+}
+
+void Scheduler::end_with(std::list<Sequence>& from, Iterator sequence, FinishReason reason,
+                         const Error* error) {
+    TokenEvent event;
+    event.id = sequence->request.id;
+    event.index = sequence->generated();
+    event.finished = true;
+    event.finish_reason = reason;
+    if (error != nullptr)
+        event.error = *error;
+    allocator_.release(sequence->blocks);
+    const TokenCallback callback = std::move(sequence->callback);
+    from.erase(sequence);
+    ++counts_.requests_done;
+    callback(event);
+}
+
+void Scheduler::cancel(const std::string& id) {
+    for (std::list<Sequence>* list : {&running_, &waiting_}) {
+        const auto found = std::find_if(list->begin(), list->end(), [&](const Sequence& sequence) {
+            return sequence.request.id == id;
+        });
+        if (found != list->end())
+            return end_with(*list, found, FinishReason::kCancelled, nullptr);
+    }
+}
+
+void Scheduler::cancel_all(const Error& why) {
+    for (std::list<Sequence>* list : {&running_, &waiting_}) {
+        while (!list->empty())
+            end_with(*list, list->begin(), FinishReason::kCancelled, &why);
+    }
+}
+
+void Scheduler::refuse_impossible() {
+    for (auto next = waiting_.begin(); next != waiting_.end();) {
+        const auto sequence = next++;
+        const uint64_t tokens =
+            uint64_t{sequence->prompt_size()} + sequence->request.max_new_tokens;
+        const uint32_t needed = blocks_for(tokens);
+        if (needed <= allocator_.total())
+            continue;
+        const Error error{
+            ErrorCode::kResourceExhausted,
+            fmt::format(
+                "{} tokens need {} KV blocks and the grant holds {}: send a shorter prompt, "
+                "ask for fewer tokens, or raise the instance's memory limit",
+                tokens, needed, allocator_.total()),
+            "KvTooSmall", 0};
+        end_with(waiting_, sequence, FinishReason::kError, &error);
+    }
+}
+
+void Scheduler::send_back(Iterator sequence) {
+    allocator_.release(sequence->blocks);
+    sequence->blocks.clear();
+    sequence->computed = 0;
+    const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const Sequence& waiting) {
+        return waiting.order > sequence->order;
+    });
+    waiting_.splice(place, running_, sequence);
+}
+
+void Scheduler::requeue_without_blocks() {
+    for (auto next = running_.begin(); next != running_.end();) {
+        const auto sequence = next++;
+        if (sequence->blocks.empty())
+            send_back(sequence);
+    }
+}
+
+// Oldest first and never past one that does not fit: a long prompt must not starve.
+void Scheduler::admit() {
+    while (!waiting_.empty() && running_.size() < limits_.batch_max) {
+        const auto next = waiting_.begin();
+        const uint32_t needed = blocks_for(uint64_t{next->size()} + 1);
+        auto blocks = allocator_.allocate(needed);
+        if (!blocks)
+            return;
+        next->blocks = std::move(*blocks);
+        const auto place =
+            std::find_if(running_.begin(), running_.end(),
+                         [&](const Sequence& other) { return other.order > next->order; });
+        running_.splice(place, waiting_, next);
+    }
+}
+
+// Blocks up to `tokens`; the youngest running sequences make room, perhaps this one itself.
+bool Scheduler::reserve(Iterator sequence, uint32_t tokens) {
+    const uint32_t needed = blocks_for(tokens);
+    while (sequence->blocks.size() < needed) {
+        auto more = allocator_.allocate(needed - static_cast<uint32_t>(sequence->blocks.size()));
+        if (more) {
+            sequence->blocks.insert(sequence->blocks.end(), more->begin(), more->end());
+            continue;
+        }
+        const auto youngest = std::prev(running_.end());
+        ++counts_.preemptions;
+        const bool is_self = youngest == sequence;
+        send_back(youngest);
+        if (is_self)
+            return false;
+    }
+    return true;
+}
+
+// What is computed in chunks: all that is known but the token to be fed next; batch-invariant, the
+// prompt alone.
+uint32_t Scheduler::prefill_end(const Sequence& sequence) const {
+    return limits_.batch_invariant ? sequence.prompt_size() : sequence.size();
+}
+
+bool Scheduler::prefilling(const Sequence& sequence) const {
+    const uint32_t end = prefill_end(sequence);
+    return sequence.computed < end &&
+           (sequence.computed + 1 < end || sequence.computed < sequence.prompt_size());
+}
+
+void Scheduler::plan_prefill(std::vector<Part>& parts) {
+    uint32_t budget = limits_.prefill_tokens;
+    for (auto it = running_.begin(); it != running_.end() && budget > 0; ++it) {
+        if (!prefilling(*it))
+            continue;
+        const uint32_t left = prefill_end(*it) - it->computed;
+        const uint32_t tokens = std::min(left, budget);
+        parts.push_back({it, tokens, it->computed + tokens == it->size()});
+        budget = limits_.batch_invariant ? 0 : budget - tokens;
+    }
+}
+
+std::vector<Scheduler::Part> Scheduler::plan() {
+    admit();
+    std::vector<Part> parts;
+    for (auto next = running_.begin(); next != running_.end();) {
+        const auto it = next++;
+        if (prefilling(*it))
+            continue;
+        const bool reserved = reserve(it, it->computed + 1);
+        // Making room may have sent back those behind this one.
+        next = reserved ? std::next(it) : running_.end();
+        if (reserved)
+            parts.push_back({it, 1, it->computed + 1 == it->size()});
+    }
+    plan_prefill(parts);
+    return parts;
+}
+
+std::vector<StepItem> Scheduler::items_of(const std::vector<Part>& parts) const {
+    std::vector<StepItem> items;
+    for (const Part& part : parts) {
+        const Sequence& sequence = *part.sequence;
+        const GenerationRequest& request = sequence.request;
+        StepItem item;
+        item.tokens = std::span(sequence.tokens).subspan(sequence.computed, part.tokens);
+        item.position = sequence.computed;
+        item.blocks = sequence.blocks;
+        item.decode = !prefilling(sequence);
+        item.rope_length = item.decode
+                               ? sequence.computed + 1
+                               : std::max(sequence.prompt_size(), sequence.computed + part.tokens);
+        item.samples = part.samples;
+        item.sample_index = sequence.generated();
+        item.params = {request.temperature, request.top_p, request.top_k, request.seed,
+                       request.logprobs};
+        items.push_back(std::move(item));
+    }
+    return items;
+}
+
+bool Scheduler::is_stop(const Sequence& sequence, int32_t token) const {
+    const auto has = [token](const std::vector<int32_t>& tokens) {
+        return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+    };
+    return has(sequence.request.stop_tokens) || (!sequence.request.ignore_eos && has(eos_tokens_));
+}
+
+void Scheduler::finish(Iterator sequence, TokenEvent event) {
+    allocator_.release(sequence->blocks);
+    const TokenCallback callback = std::move(sequence->callback);
+    running_.erase(sequence);
+    ++counts_.requests_done;
+    callback(event);
+}
+
+void Scheduler::take(const Part& part, const SampledToken* sampled) {
+    Sequence& sequence = *part.sequence;
+    if (sequence.computed < sequence.prompt_size())
+        counts_.prompt_tokens += part.tokens;
+    sequence.computed += part.tokens;
+    if (sampled == nullptr)
+        return;
+    TokenEvent event;
+    event.id = sequence.request.id;
+    event.token = sampled->token;
+    event.index = sequence.generated();
+    event.logprob = sampled->logprob;
+    for (const auto& [token, logprob] : sampled->top)
+        event.top_logprobs.push_back({token, logprob});
+    sequence.tokens.push_back(sampled->token);
+    ++counts_.generated_tokens;
+    if (is_stop(sequence, sampled->token))
+        event.finish_reason = FinishReason::kStop;
+    else if (sequence.generated() >= sequence.request.max_new_tokens)
+        event.finish_reason = FinishReason::kLength;
+    event.finished = event.finish_reason != FinishReason::kNone;
+    if (event.finished)
+        finish(part.sequence, std::move(event));
+    else
+        sequence.callback(event);
+}
+
+Result<Scheduler::Outcome> Scheduler::step(StepModel& model, const LayerHook& hook) {
+    const std::vector<Part> parts = plan();
+    if (parts.empty())
+        return Outcome::kIdle;
+    const std::vector<StepItem> items = items_of(parts);
+    const auto sampled = model.step(items, hook);
+    if (!sampled) {
+        for (const Part& part : parts)
+            end_with(running_, part.sequence, FinishReason::kError, &sampled.error());
+        return fail(sampled.error());
+    }
+    if (!*sampled)
+        return Outcome::kAbandoned;
+    ++counts_.steps;
+    size_t next = 0;
+    for (const Part& part : parts) {
+        assert(!part.samples || next < (*sampled)->size());
+        take(part, part.samples ? &(**sampled)[next++] : nullptr);
+    }
+    return Outcome::kStepped;
+}
+
+} // namespace berth::engine

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/result.h"
+#include "engine_shim/reference/model/block_allocator.h"
+#include "engine_shim/reference/model/step_model.h"
+#include "engine_shim/reference/serve/engine_api.h"
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace berth::engine {
+
+struct SchedulerLimits {
+    uint32_t batch_max = 16;       // sequences that run together
+    uint32_t prefill_tokens = 512; // prompt tokens a step, over all sequences
+    uint32_t block_tokens = 16;
+    // Batch-invariant: chunks begin at multiples of prefill_tokens, one sequence's chunk a step,
+    // and tokens that a preempted sequence had generated are fed again one by one, as they were at
+    // first.
+    bool batch_invariant = false;
+};
+
+// One request on its way. `computed` tokens have keys and values in `blocks`.
+struct Sequence {
+    GenerationRequest request;
+    TokenCallback callback;
+    std::vector<int32_t> tokens; // prompt, then generated
+    std::vector<uint32_t> blocks;
+    uint32_t computed = 0;
+    uint64_t order = 0; // of arrival
+
+    uint32_t prompt_size() const { return static_cast<uint32_t>(request.prompt.size()); }
+    uint32_t size() const { return static_cast<uint32_t>(tokens.size()); }
+    uint32_t generated() const { return size() - prompt_size(); }
+};
+
+// Continuous batching: each step takes every decoding sequence's next token and up to
+// prefill_tokens of prompts, oldest first. A sequence is admitted when blocks for its prompt are
+// there; when blocks run out the youngest goes back to waiting and is recomputed later. Knows
+// nothing of tensors. Engine thread only; callbacks run inside step() and cancel() and must not
+// call back into it.
+class Scheduler {
+  public:
+    enum class Outcome { kIdle, kStepped, kAbandoned };
+
+    Scheduler(SchedulerLimits limits, std::vector<int32_t> eos_tokens);
+
+    void add(GenerationRequest request, TokenCallback callback);
+    void cancel(const std::string& id);
+    // Ends every request as cancelled, for this reason.
+    void cancel_all(const Error& why);
+    // One step. A model's failure ends the requests of that step and is returned.
+    Result<Outcome> step(StepModel& model, const LayerHook& hook);
+
+    // The memory changed. Running sequences lose their blocks (see drop_blocks) before a shrink.
+    BlockAllocator& allocator() { return allocator_; }
+    // Running sequences, oldest first, for those that save and restore their blocks.
+    std::list<Sequence>& running() { return running_; }
+    // All running sequences without blocks go back to waiting, to be recomputed.
+    void requeue_without_blocks();
+    // Waiting requests that the memory can never hold end with an error.
+    void refuse_impossible();
+
+    bool idle() const { return running_.empty() && waiting_.empty(); }
+    uint64_t running_count() const { return running_.size(); }
+    uint64_t waiting_count() const { return waiting_.size(); }
+    uint32_t blocks_for(uint64_t tokens) const;
+    const EngineStats& counts() const {
+        return counts_;
+    } // requests_done, tokens, steps, preemptions
+
+  private:
+    using Iterator = std::list<Sequence>::iterator;
+    struct Part {
+        Iterator sequence;
+        uint32_t tokens = 0;
+        bool samples = false;
+    };
+    void admit();
+    bool reserve(Iterator sequence, uint32_t tokens);
+    void send_back(Iterator sequence);
+    bool prefilling(const Sequence& sequence) const;
+    uint32_t prefill_end(const Sequence& sequence) const;
+    std::vector<Part> plan();
+    void plan_prefill(std::vector<Part>& parts);
+    std::vector<StepItem> items_of(const std::vector<Part>& parts) const;
+    void take(const Part& part, const SampledToken* sampled);
+    void finish(Iterator sequence, TokenEvent event);
+    void end_with(std::list<Sequence>& from, Iterator sequence, FinishReason reason,
+                  const Error* error);
+    bool is_stop(const Sequence& sequence, int32_t token) const;
+
+    const SchedulerLimits limits_;
+    const std::vector<int32_t> eos_tokens_;
+    BlockAllocator allocator_;
+    std::list<Sequence> running_; // by order
+    std::list<Sequence> waiting_; // by order
+    uint64_t next_order_ = 0;
+    EngineStats counts_;
+};
+
+} // namespace berth::engine

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "policies/node_spec.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+// kind: Model and kind: Instance.
+namespace berth::policies {
+
+struct ModelSpec {
+    std::string name;
+    std::string path;           // the checkpoint's folder
+    std::string dtype = "auto"; // auto (as stored) | float32 | bfloat16 | float16
+    std::string quantization = "none";
+    uint32_t tensor_parallel = 1;
+    bool pin = false; // never dropped to make room
+    Origin origin;
+    bool operator==(const ModelSpec&) const = default;
+};
+
+// kind: Instance -------------------------------------------------------------------------------
+
+enum class DriverKind { kBerth, kProcess }; // kProcess: any program, without a session
+enum class RestartPolicy { kAlways, kOnFailure, kNever };
+struct SloSpec {
+    Nanoseconds ttft{0};
+    Nanoseconds tpot{0};
+    double percentile = 99;
+    bool operator==(const SloSpec&) const = default;
+};
+struct EngineSpec {
+    DriverKind driver = DriverKind::kBerth;
+    std::vector<std::string> command;
+    std::string user; // empty: the daemon's own
+    std::map<std::string, std::string> environment;
+    std::string working_directory;                          // default: the YAML file's folder
+    Nanoseconds start_deadline = std::chrono::seconds(120); // from start to Ready
+    bool operator==(const EngineSpec&) const = default;
+};
+struct InstanceSpec {
+    std::string name;
+    std::string model;                 // may be empty with driver process
+    std::string class_name;            // priorityClassName, the global default filled in
+    std::vector<std::string> devices;  // empty: auto
+    uint64_t memory_request_bytes = 0; // of grant: KV cache and work space
+    uint64_t memory_limit_bytes = 0;   // default: the request
+    std::optional<SloSpec> slo;
+    RestartPolicy restart = RestartPolicy::kOnFailure;
+    EngineSpec engine;
+    Origin origin;
+    bool operator==(const InstanceSpec&) const = default;
+};
+// Changes exactly when a running process no longer is what the spec says (model, devices, engine):
+// 16 hexadecimal digits.
+std::string process_digest(const InstanceSpec& instance, const ModelSpec* model);
+
+} // namespace berth::policies

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "policies/spec.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+// The strict reader of Berth's YAML. Unknown, duplicate, missing and ill-typed fields, names that
+// lead nowhere, and what is still to come are errors of the form
+//
+//     policies/a.yaml:12:5: field 'spec.preemtion': unknown field; did you mean 'preemption'?
+//
+// Pure but for load_paths, which reads the files' text. Plain scalars are read by our own rules:
+// only `true` and `false` are booleans, numbers are decimal, so that `yes` and `010` are errors.
+namespace berth::policies {
+
+inline constexpr size_t kYamlBytesMax = 1 << 20; // of one file
+inline constexpr size_t kDocumentsMax = 1000;    // of one node
+inline constexpr size_t kYamlFilesMax = 1000;    // of one load
+
+// Reads and checks a whole: every named class and model must be in `text`. Relative paths (a
+// Model's path, a Node's policies, an engine's working directory) are relative to `file`'s folder.
+Result<Documents> parse_documents(std::string_view text, const std::string& file);
+
+// Reads a part: names may lead to documents elsewhere. To be merged, then checked.
+Result<Documents> parse_fragment(std::string_view text, const std::string& file);
+// All names lead somewhere; fills in the default class of instances that name none.
+Status check_documents(Documents& documents);
+// `update`'s documents over `base`'s of the same kind and name (what `berth apply` means).
+// Not yet checked.
+Documents overlay(Documents base, const Documents& update);
+
+// Files, and folders with *.yaml and *.yml (by name, not deeper). The same document twice is an
+// error that names both places.
+Result<Documents> load_paths(const std::vector<std::string>& paths);
+
+// The documents with every default written out; reads back to an equal value.
+std::string effective_yaml(const Documents& documents);
+// The one policy alone.
+std::string effective_yaml(const PolicySpec& policy);
+
+// The known name nearest to `name`, or "" when none is near.
+std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
+
+} // namespace berth::policies

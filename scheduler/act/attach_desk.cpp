@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/act/attach_desk.h"
+
+#include "base/json.h"
+#include "base/log.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+namespace berth {
+
+namespace {
+
+// The environment that a set was made for, out of its fingerprint's document.
+protocol::Environment environment_of(const std::string& document) {
+    protocol::Environment environment;
+    auto parsed = json::parse(document, "the fingerprint");
+    if (!parsed || !parsed->is_object())
+        return environment;
+    auto text = [](const json::object& from, const char* field) {
+        const json::value* found = from.if_contains(field);
+        return found != nullptr && found->is_string() ? std::string(found->get_string())
+                                                      : std::string();
+    };
+    environment.layout = text(parsed->get_object(), "layout");
+    if (const json::value* part = parsed->get_object().if_contains("environment");
+        part != nullptr && part->is_object()) {
+        environment.device_kind = text(part->get_object(), "deviceKind");
+        environment.compute_capability = text(part->get_object(), "computeCapability");
+        environment.cuda_version = text(part->get_object(), "cudaVersion");
+        environment.torch_version = text(part->get_object(), "torchVersion");
+    }
+    return environment;
+}
+
+std::string normal_path(const std::string& path) {
+    std::string normal = std::filesystem::path(path).lexically_normal().string();
+    while (normal.size() > 1 && normal.back() == '/')
+        normal.pop_back();
+    return normal;
+}
+
+} // namespace
+
+std::string environment_differences(const protocol::Environment& have,
+                                    const protocol::Environment& wanted) {
+    std::vector<FieldDifference> differences;
+    auto compare_field = [&](const char* name, const std::string& cached, const std::string& asked,
+                             bool any_accepts) {
+        if (asked.empty() || asked == cached)
+            return;
+        if (any_accepts && (asked == "any" || cached == "any" || cached.empty()))
+            return;
+        differences.push_back({name, cached, asked});
+    };
+    compare_field("environment.deviceKind", have.device_kind, wanted.device_kind, false);
+    compare_field("environment.computeCapability", have.compute_capability,
+                  wanted.compute_capability, false);
+    compare_field("environment.cudaVersion", have.cuda_version, wanted.cuda_version, false);
+    compare_field("layout", have.layout, wanted.layout, false);
+    compare_field("environment.torchVersion", have.torch_version, wanted.torch_version, true);
+    return differences.empty() ? std::string() : difference_table(differences);
+}
+
+Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
+                                         const protocol::Attach& request) const {
+    const node::NodeState& state = context_.state();
+    const policies::ModelSpec* model = nullptr;
+    node::DeviceId device(request.device);
+    if (auto found = state.instances.find(who.instance); found != state.instances.end()) {
+        const node::Instance& instance = found->second;
+        if (request.model.empty() && request.path.empty())
+            model = state.documents.find_model(instance.spec.model);
+        if (device.empty() && instance.device)
+            device = *instance.device;
+    }
+    if (!request.model.empty()) {
+        model = state.documents.find_model(request.model);
+        if (model == nullptr)
+            return fail(ErrorCode::kNotFound,
+                        fmt::format("no Model is named '{}': name one of the policy's, or give the "
+                                    "checkpoint's folder as path",
+                                    request.model),
+                        "UnknownModel");
+    }
+    std::string path = model != nullptr ? model->path : normal_path(request.path);
+    if (model == nullptr && !request.path.empty())
+        for (const policies::ModelSpec& one : state.documents.models)
+            if (normal_path(one.path) == path)
+                model = &one;
+    if (path.empty() || (model == nullptr && request.path.empty()))
+        return fail(ErrorCode::kInvalidArgument,
+                    "attach names neither a model, nor a path, nor a weight set");
+    if (model != nullptr)
+        path = model->path;
+    std::string dtype = model != nullptr ? model->dtype : "auto";
+    if (device.empty()) {
+        // Where it lies already, else the node's first device.
+        for (const node::DeviceId& id : context_.device_order)
+            if (node::resident(state, {path, dtype, id}) != nullptr)
+                device = id;
+        if (device.empty() && !context_.device_order.empty())
+            device = context_.device_order.front();
+    }
+    if (device.value == "cuda")
+        for (const auto& [id, environment] : context_.environments)
+            if (environment.device_kind == "cuda") {
+                device = id;
+                break;
+            }
+    if (!state.devices.contains(device))
+        return fail(ErrorCode::kNotFound, fmt::format("this node has no device '{}'", device.value),
+                    "UnknownDevice");
+    return node::LoadKey{path, dtype, device};
+}
+
+void AttachDesk::handle(const Attacher& who, const protocol::Attach& request) {
+    Waiter waiter{who, request, {}, Clock::now()};
+    if (!request.weight_set.empty()) {
+        answer_by_id(std::move(waiter));
+        return;
+    }
+    auto key = key_of(who, request);
+    if (!key) {
+        refuse(waiter, key.error());
+        return;
+    }
+    waiter.key = std::move(*key);
+    answer_by_key(std::move(waiter));
+}
+
+void AttachDesk::answer_by_id(Waiter waiter) {
+    const ResidentSet* set =
+        context_.catalogue.find(waiter.request.weight_set, waiter.request.device);
+    if (set == nullptr) {
+        refuse(waiter,
+               Error{ErrorCode::kNotFound,
+                     fmt::format("no weight set '{}' is resident{}; see `berth get weights`",
+                                 waiter.request.weight_set,
+                                 waiter.request.device.empty() ? std::string()
+                                                               : " on " + waiter.request.device),
+                     "NotResident", 0});
+        return;
+    }
+    grant(waiter, *set);
+}
+
+void AttachDesk::answer_by_key(Waiter waiter) {
+    if (const node::WeightSet* resident = node::resident(context_.state(), waiter.key)) {
+        if (const ResidentSet* set =
+                context_.catalogue.find(resident->id.value, resident->device.value)) {
+            answer_with(std::move(waiter), *set);
+            return;
+        }
+    }
+    if (!waiter.request.wait) {
+        refuse(waiter, Error{ErrorCode::kNotFound,
+                             fmt::format("{} is not resident on {}", waiter.key.path,
+                                         waiter.key.device.value),
+                             "NotResident", 0});
+        return;
+    }
+    if (waiters_.size() >= kWaitersMax) {
+        refuse(waiter, Error{ErrorCode::kResourceExhausted,
+                             fmt::format("{} requests wait for weights already", kWaitersMax),
+                             "TooManyWaiters", 0});
+        return;
+    }
+    protocol::Progress progress;
+    progress.id = waiter.request.id;
+    progress.phase = "waiting";
+    server_->send(waiter.who.session, progress);
+    node::LoadRequested wanted;
+    wanted.path = waiter.key.path;
+    wanted.dtype = waiter.key.dtype;
+    wanted.device = waiter.key.device;
+    for (const policies::ModelSpec& model : context_.state().documents.models)
+        if (model.path == waiter.key.path && model.dtype == waiter.key.dtype)
+            wanted.model = node::ModelName(model.name);
+    waiters_.push_back(std::move(waiter));
+    context_.post(std::move(wanted));
+}
+
+AttachDesk::Known& AttachDesk::known(const ResidentSet& set) {
+    auto [at, is_new] = known_.try_emplace({set.id, set.device});
+    if (is_new)
+        at->second.environment = environment_of(set.fingerprint_json);
+    return at->second;
+}
+
+void AttachDesk::answer_with(Waiter waiter, const ResidentSet& set) {
+    auto& verified = known(set).verified;
+    auto seen = verified.find(waiter.key.path);
+    if (seen != verified.end() && Clock::now() - seen->second < kVerifiedFor) {
+        grant(waiter, set);
+        return;
+    }
+    using Changes = Result<std::vector<FieldDifference>>;
+    workers_.run(
+        [document = set.fingerprint_json, path = waiter.key.path] {
+            return changes_on_disk(document, path);
+        },
+        [this, waiter = std::move(waiter), id = set.id, device = set.device](Changes changes) {
+            const ResidentSet* still = context_.catalogue.find(id, device);
+            if (still == nullptr) {
+                answer_by_key(waiter); // dropped meanwhile
+                return;
+            }
+            if (!changes) {
+                refuse(waiter, changes.error());
+                return;
+            }
+            if (!changes->empty()) {
+                refuse(waiter,
+                       Error{ErrorCode::kMismatch,
+                             fmt::format("the checkpoint {} has changed since weight set {} was "
+                                         "loaded from it; evict that set (berth evict {}) to have "
+                                         "it loaded again:\n{}",
+                                         waiter.key.path, id, id, difference_table(*changes)),
+                             "FingerprintMismatch", 0});
+                return;
+            }
+            known(*still).verified[waiter.key.path] = Clock::now();
+            grant(waiter, *still);
+        });
+}
+
+void AttachDesk::grant(const Waiter& waiter, const ResidentSet& set) {
+    if (!server_->has(waiter.who.session))
+        return; // gone while a worker looked: no lease that nothing would end
+    std::string differences =
+        environment_differences(known(set).environment, waiter.request.environment);
+    if (!differences.empty()) {
+        refuse(
+            waiter,
+            Error{ErrorCode::kMismatch,
+                  fmt::format("weight set {} was made for another environment than this engine's:"
+                              "\n{}",
+                              set.id, differences),
+                  "FingerprintMismatch", 0});
+        return;
+    }
+    protocol::Attached attached;
+    attached.id = waiter.request.id;
+    attached.weight_set = set.id;
+    attached.fingerprint = set.fingerprint;
+    attached.model_path = set.path;
+    for (const Segment& segment : set.segments)
+        attached.segment_bytes.push_back(segment.bytes);
+    server_->send(waiter.who.session, attached, set.descriptors());
+    context_.metrics.attach_seconds.observe(
+        std::chrono::duration<double>(Clock::now() - waiter.asked).count());
+
+    // One lease per set and session. An instance's own set is leased by its process already.
+    if (!attached_[waiter.who.session].insert({set.id, set.device}).second)
+        return;
+    const auto& instances = context_.state().instances;
+    auto owner = instances.find(waiter.who.instance);
+    if (owner != instances.end() && owner->second.weights && owner->second.weights->value == set.id)
+        return;
+    node::LeaseOpened lease;
+    lease.lease = node::LeaseId{next_lease_++};
+    lease.set = node::WeightSetId(set.id);
+    lease.device = node::DeviceId(set.device);
+    lease.holder = waiter.who.holder;
+    lease.instance = waiter.who.instance;
+    leases_[waiter.who.session].push_back(lease.lease);
+    context_.post(std::move(lease));
+}
+
+void AttachDesk::refuse(const Waiter& waiter, Error error) {
+    log::info("attach refused for {}: {}", waiter.who.holder, error.message);
+    protocol::Failed failed;
+    failed.id = waiter.request.id;
+    failed.error = std::move(error);
+    server_->send(waiter.who.session, failed);
+}
+
+void AttachDesk::session_closed(SessionId session) {
+    waiters_.remove_if([&](const Waiter& waiter) { return waiter.who.session == session; });
+    attached_.erase(session);
+    if (auto found = leases_.find(session); found != leases_.end()) {
+        std::vector<node::LeaseId> ended = std::move(found->second);
+        leases_.erase(found);
+        for (node::LeaseId lease : ended)
+            context_.post(node::LeaseClosed{lease});
+    }
+}
+
+void AttachDesk::progress(const node::LoadProgress& progress) {
+    const auto& loads = context_.state().loads;
+    auto load = loads.find(progress.load);
+    if (load == loads.end())
+        return;
+    for (const Waiter& waiter : waiters_) {
+        if (waiter.key != load->second.key)
+            continue;
+        protocol::Progress message;
+        message.id = waiter.request.id;
+        message.phase = progress.phase;
+        message.bytes_done = progress.bytes_done;
+        message.bytes_total = progress.bytes_total;
+        server_->send(waiter.who.session, message);
+    }
+}
+
+void AttachDesk::load_finished(const node::LoadFinished& finished) {
+    std::list<Waiter> answered;
+    for (auto at = waiters_.begin(); at != waiters_.end();) {
+        auto next = std::next(at);
+        if (at->key == finished.key)
+            answered.splice(answered.end(), waiters_, at);
+        at = next;
+    }
+    const ResidentSet* set =
+        finished.set ? context_.catalogue.find(finished.set->value, finished.key.device.value)
+                     : nullptr;
+    // Loaded this moment: nothing is left to verify.
+    if (set != nullptr)
+        known(*set).verified[finished.key.path] = Clock::now();
+    for (const Waiter& waiter : answered) {
+        if (set != nullptr)
+            grant(waiter, *set);
+        else
+            refuse(waiter, finished.error.value_or(Error{
+                               ErrorCode::kUnavailable,
+                               fmt::format("{} was loaded and is gone again", finished.key.path),
+                               "NotResident", 0}));
+    }
+}
+
+void AttachDesk::dropped(const node::WeightSetId& set, const node::DeviceId& device) {
+    known_.erase({set.value, device.value});
+}
+
+} // namespace berth

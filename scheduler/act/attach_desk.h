@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cache/weights/fingerprint.h"
+#include "scheduler/act/node_context.h"
+#include "scheduler/wire/session_server.h"
+
+#include <functional>
+#include <list>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace berth {
+
+// Who asks to attach.
+struct Attacher {
+    SessionId session = 0;
+    node::InstanceName instance; // empty: a guest
+    std::string holder;          // for people
+};
+
+// Answers Attach: finds the set, checks that it is what was asked for, and replies with its
+// descriptors; or has it loaded, passes the progress on, and replies then. Each reply is a lease
+// that ends with the session.
+//
+// A set whose checkpoint was seen unchanged within kVerifiedFor is answered at once, without a
+// system call on the disk; otherwise a worker looks at the files' sizes and times first.
+// Thread rule: the decision thread. The context, the server and the pool outlive it.
+class AttachDesk {
+  public:
+    static constexpr std::chrono::seconds kVerifiedFor{5};
+    static constexpr size_t kWaitersMax = 1'024;
+
+    AttachDesk(NodeContext& context, WorkerPool& workers) : context_(context), workers_(workers) {}
+    AttachDesk(const AttachDesk&) = delete;
+    AttachDesk& operator=(const AttachDesk&) = delete;
+    void use(SessionServer& server) { server_ = &server; }
+
+    void handle(const Attacher& who, const protocol::Attach& request);
+    void session_closed(SessionId session);
+    void progress(const node::LoadProgress& progress);
+    void load_finished(const node::LoadFinished& finished);
+    void dropped(const node::WeightSetId& set, const node::DeviceId& device);
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    using SetKey = std::pair<std::string, std::string>; // id, device
+    struct Waiter {
+        Attacher who;
+        protocol::Attach request;
+        node::LoadKey key;
+        Clock::time_point asked;
+    };
+    struct Known {
+        protocol::Environment environment;
+        std::map<std::string, Clock::time_point> verified; // by path
+    };
+
+    Result<node::LoadKey> key_of(const Attacher& who, const protocol::Attach& request) const;
+    void answer_by_id(Waiter waiter);
+    void answer_by_key(Waiter waiter);
+    // Verifies what must be, then grants.
+    void answer_with(Waiter waiter, const ResidentSet& set);
+    void grant(const Waiter& waiter, const ResidentSet& set);
+    void refuse(const Waiter& waiter, Error error);
+    Known& known(const ResidentSet& set);
+
+    NodeContext& context_;
+    WorkerPool& workers_;
+    SessionServer* server_ = nullptr;
+    std::list<Waiter> waiters_;
+    std::map<SetKey, Known> known_;
+    std::map<SessionId, std::vector<node::LeaseId>> leases_;
+    std::map<SessionId, std::set<SetKey>> attached_;
+    uint64_t next_lease_ = 1;
+};
+
+// The fields of `wanted` that `have` does not meet, as a table for people; empty: it may be used.
+std::string environment_differences(const protocol::Environment& have,
+                                    const protocol::Environment& wanted);
+
+} // namespace berth

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/act/engine_desk.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+
+#include <fmt/format.h>
+
+namespace berth {
+
+namespace {
+
+// Takes the same time wherever the texts differ first.
+bool equal_constant_time(const std::string& a, const std::string& b) {
+    if (a.size() != b.size())
+        return false;
+    unsigned difference = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+        difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+    return difference == 0;
+}
+
+node::EngineState engine_state_of(protocol::EngineState state) {
+    switch (state) {
+    case protocol::EngineState::kStarting:
+        return node::EngineState::kStarting;
+    case protocol::EngineState::kReady:
+        return node::EngineState::kReady;
+    case protocol::EngineState::kDraining:
+        return node::EngineState::kDraining;
+    case protocol::EngineState::kSucceeded:
+        return node::EngineState::kSucceeded;
+    case protocol::EngineState::kFailed:
+        return node::EngineState::kFailed;
+    }
+    return node::EngineState::kUnknown;
+}
+
+protocol::CommandKind wire_kind(node::CommandKind kind) {
+    switch (kind) {
+    case node::CommandKind::kPause:
+        return protocol::CommandKind::kPause;
+    case node::CommandKind::kResume:
+        return protocol::CommandKind::kResume;
+    case node::CommandKind::kOffload:
+        return protocol::CommandKind::kOffload;
+    case node::CommandKind::kRestore:
+        return protocol::CommandKind::kRestore;
+    case node::CommandKind::kStop:
+        return protocol::CommandKind::kStop;
+    }
+    return protocol::CommandKind::kStop;
+}
+
+} // namespace
+
+EngineDesk::EngineDesk(NodeContext& context, AttachDesk& attach, ProcessTable& processes,
+                       PeerPolicy policy)
+    : context_(context), attach_(attach), processes_(processes),
+      server_(context.io, *this, std::move(policy)) {
+    attach_.use(server_);
+}
+
+void EngineDesk::on_session(SessionId id, const PeerCredentials& peer) {
+    Session session;
+    session.peer = peer;
+    session.who.session = id;
+    sessions_[id] = std::move(session);
+}
+
+void EngineDesk::on_message(SessionId id, protocol::Message message, std::vector<UniqueFd> fds) {
+    (void)fds; // no engine's message carries any: they are closed here
+    auto found = sessions_.find(id);
+    if (found == sessions_.end())
+        return;
+    Session& session = found->second;
+    if (auto* greeting = std::get_if<protocol::Hello>(&message)) {
+        hello(id, session, *greeting);
+        return;
+    }
+    if (!session.greeted) {
+        server_.fail_and_close(
+            id, 0,
+            Error{ErrorCode::kFailedPrecondition, "a session begins with hello", "NoHello", 0});
+        return;
+    }
+    if (auto* request = std::get_if<protocol::Attach>(&message)) {
+        attach_.handle(session.who, *request);
+        return;
+    }
+    engine_message(id, session, std::move(message));
+}
+
+void EngineDesk::hello(SessionId id, Session& session, const protocol::Hello& hello) {
+    if (session.greeted) {
+        server_.fail_and_close(id, hello.id,
+                               Error{ErrorCode::kFailedPrecondition,
+                                     "hello was said already on this connection", "TwoHellos", 0});
+        return;
+    }
+    if (hello.instance.empty()) {
+        welcome_guest(id, session, hello);
+        return;
+    }
+    const auto& instances = context_.state().instances;
+    auto found = instances.find(node::InstanceName(hello.instance));
+    // The same words for an unknown name and a wrong token: nothing is to be learnt by trying.
+    if (found == instances.end() || found->second.token_sha256.empty() ||
+        !equal_constant_time(sha256_hex(hello.token), found->second.token_sha256)) {
+        log::warn("hello refused for instance={} pid={}: its token is not the one given to it",
+                  hello.instance, session.peer.pid);
+        server_.fail_and_close(
+            id, hello.id,
+            Error{ErrorCode::kPermissionDenied,
+                  fmt::format("instance '{}' is not known with that token: an engine that berthd "
+                              "did not start connects without a name, as a guest",
+                              hello.instance),
+                  "WrongToken", 0});
+        return;
+    }
+    hello_instance(id, session, hello, found->second);
+}
+
+protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64_t reply_to,
+                                          int& gate_fd) {
+    const node::NodeState& state = context_.state();
+    protocol::Welcome welcome;
+    welcome.id = reply_to;
+    welcome.node = context_.node_name;
+    welcome.instance = instance.name.value;
+    welcome.model = instance.spec.model;
+    if (const policies::ModelSpec* model = state.documents.find_model(instance.spec.model))
+        welcome.model_path = model->path;
+    welcome.class_name = instance.spec.class_name;
+    welcome.class_value = instance.priority;
+    welcome.grant_bytes = instance.grant_bytes;
+    welcome.grant_bytes_max = std::max(instance.spec.memory_limit_bytes, instance.grant_bytes);
+    if (!instance.device)
+        return welcome;
+    welcome.device = instance.device->value;
+    if (auto found = state.devices.find(*instance.device); found != state.devices.end())
+        welcome.device_kind = std::string(to_string(found->second.kind));
+    const GateFds* gate = context_.gates.find(*instance.device);
+    if (gate == nullptr)
+        return welcome;
+    gate_fd = gate->read_only.get();
+    const policies::PriorityClass* priority_class =
+        state.policy.find_class(instance.spec.class_name);
+    bool gate_is_used = state.policy.mode == policies::PolicyMode::kEnforce &&
+                        state.policy.sharing.compute == policies::Sharing::kGate;
+    if (priority_class == nullptr || !priority_class->preempts_lower || !gate_is_used)
+        return welcome;
+    auto slot = context_.gates.assign(instance.name, *instance.device);
+    if (!slot) {
+        context_.note(true, "instance/" + instance.name.value, "NoGateSlot",
+                      slot.error().message + ": it does not pause lower classes");
+        return welcome;
+    }
+    welcome.raises_gate = true;
+    welcome.gate_slot = *slot;
+    gate_fd = gate->writable.get();
+    return welcome;
+}
+
+void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::Hello& hello,
+                                const node::Instance& instance) {
+    node::InstanceName name = instance.name;
+    if (auto old = by_instance_.find(name); old != by_instance_.end()) {
+        // It has connected again before the end of its last connection was seen.
+        SessionId old_id = old->second;
+        by_instance_.erase(old);
+        server_.close(old_id, "replaced by a newer connection");
+        context_.post(node::SessionClosed{name});
+    }
+    session.greeted = true;
+    session.who.instance = name;
+    session.who.holder = name.value;
+    by_instance_[name] = id;
+    int gate_fd = -1;
+    protocol::Welcome welcome = welcome_for(instance, hello.id, gate_fd);
+    server_.send(id, welcome, gate_fd >= 0 ? std::vector<int>{gate_fd} : std::vector<int>{});
+
+    node::SessionOpened event;
+    event.instance = name;
+    event.process.pid = session.peer.pid;
+    if (auto process = process_id(session.peer.pid))
+        event.process.start_ticks = process->start_ticks;
+    event.program = hello.program;
+    event.endpoint = hello.endpoint;
+    event.grant_bytes = hello.grant_bytes;
+    if (auto state = protocol::engine_state_from(hello.state))
+        event.engine_state = engine_state_of(*state);
+    if (auto held = node::engine_held_from(hello.held))
+        event.held = *held;
+    // A recovered record may not have known its process.
+    if (!processes_.has(name))
+        if (auto adopted = processes_.adopt(name, event.process); !adopted)
+            log::warn("instance={} pid={}: {}, ignoring", name.value, session.peer.pid,
+                      adopted.error().message);
+    context_.post(std::move(event));
+}
+
+void EngineDesk::welcome_guest(SessionId id, Session& session, const protocol::Hello& hello) {
+    session.greeted = true;
+    session.who.holder = fmt::format("pid {} ({:.64})", session.peer.pid,
+                                     hello.program.empty() ? "a guest" : hello.program);
+    protocol::Welcome welcome;
+    welcome.id = hello.id;
+    welcome.node = context_.node_name;
+    std::vector<int> fds;
+    if (!context_.device_order.empty()) {
+        const node::DeviceId& device = context_.device_order.front();
+        welcome.device = device.value;
+        if (auto found = context_.environments.find(device); found != context_.environments.end())
+            welcome.device_kind = found->second.device_kind;
+        if (const GateFds* gate = context_.gates.find(device))
+            fds.push_back(gate->read_only.get());
+    }
+    server_.send(id, welcome, fds);
+}
+
+void EngineDesk::engine_message(SessionId id, const Session& session, protocol::Message message) {
+    const node::InstanceName& name = session.who.instance;
+    if (name.empty()) {
+        // Guests report too, since they run the same library; nothing is decided by it.
+        bool harmless = std::holds_alternative<protocol::State>(message) ||
+                        std::holds_alternative<protocol::Report>(message) ||
+                        std::holds_alternative<protocol::CommandDone>(message);
+        if (!harmless)
+            server_.fail_and_close(id, 0,
+                                   Error{ErrorCode::kInvalidArgument,
+                                         "this message is not an engine's", "WrongMessage", 0});
+        return;
+    }
+    if (auto* state = std::get_if<protocol::State>(&message)) {
+        node::EngineStateChanged event;
+        event.instance = name;
+        event.state = engine_state_of(state->state);
+        event.endpoint = state->endpoint;
+        event.reason = state->reason;
+        event.message = state->message;
+        event.phases = state->phases;
+        event.grant_bytes = state->grant_bytes;
+        context_.post(std::move(event));
+    } else if (auto* report = std::get_if<protocol::Report>(&message)) {
+        node::EngineReport event;
+        event.instance = name;
+        event.counters = {report->requests_running, report->requests_waiting, report->requests_done,
+                          report->tokens_done,      report->steps_done,       report->gate_pauses,
+                          report->grant_bytes,      report->batch_done,       report->batch_total};
+        context_.post(std::move(event));
+    } else if (auto* done = std::get_if<protocol::CommandDone>(&message)) {
+        node::CommandDone event;
+        event.instance = name;
+        event.command = node::CommandId{done->id};
+        event.error = done->error;
+        event.grant_bytes = done->grant_bytes;
+        event.host_bytes = done->host_bytes;
+        event.phases = done->phases;
+        context_.post(std::move(event));
+    } else {
+        server_.fail_and_close(id, 0,
+                               Error{ErrorCode::kInvalidArgument, "this message is not an engine's",
+                                     "WrongMessage", 0});
+    }
+}
+
+void EngineDesk::command(const node::SendCommand& command) {
+    auto found = by_instance_.find(command.instance);
+    if (found == by_instance_.end()) {
+        node::CommandDone gone;
+        gone.instance = command.instance;
+        gone.command = command.command;
+        gone.error =
+            Error{ErrorCode::kUnavailable, "the engine is not connected", "NotConnected", 0};
+        context_.post(std::move(gone));
+        return;
+    }
+    protocol::Command wire;
+    wire.id = static_cast<uint64_t>(command.command);
+    wire.kind = wire_kind(command.kind);
+    wire.grant_bytes = command.grant_bytes;
+    wire.grace_ms = command.grace_ms;
+    wire.kv = std::string(policies::to_string(command.kv));
+    wire.canary = command.canary;
+    server_.send(found->second, wire);
+}
+
+void EngineDesk::on_session_closed(SessionId id, const std::string& why) {
+    auto found = sessions_.find(id);
+    if (found == sessions_.end())
+        return;
+    Session session = std::move(found->second);
+    sessions_.erase(found);
+    log::debug("session closed id={} holder={}: {}", id, session.who.holder, why);
+    attach_.session_closed(id);
+    auto current = by_instance_.find(session.who.instance);
+    if (current != by_instance_.end() && current->second == id) {
+        by_instance_.erase(current);
+        context_.post(node::SessionClosed{session.who.instance});
+    }
+}
+
+} // namespace berth

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/act/attach_desk.h"
+#include "scheduler/act/node_context.h"
+#include "scheduler/act/process_table.h"
+#include "scheduler/wire/session_server.h"
+
+#include <map>
+#include <string>
+
+namespace berth {
+
+// The engines' side of the node: who each session is, what it says as events, and commands to it.
+// A session begins with Hello; an instance proves itself with its token, anyone else is a guest.
+// Thread rule: the decision thread. The context and the desks it uses outlive it.
+class EngineDesk final : public SessionServer::Observer {
+  public:
+    EngineDesk(NodeContext& context, AttachDesk& attach, ProcessTable& processes,
+               PeerPolicy policy);
+
+    Status listen(const std::string& path, int mode) { return server_.listen(path, mode); }
+    void stop() { server_.stop(); }
+    SessionServer& server() { return server_; }
+    size_t sessions() const { return server_.size(); }
+
+    void command(const node::SendCommand& command);
+    // The grant or the desired state of a connected instance may have changed.
+    bool connected(const node::InstanceName& instance) const {
+        return by_instance_.contains(instance);
+    }
+
+    void on_session(SessionId id, const PeerCredentials& peer) override;
+    void on_message(SessionId id, protocol::Message message, std::vector<UniqueFd> fds) override;
+    void on_session_closed(SessionId id, const std::string& why) override;
+
+  private:
+    struct Session {
+        PeerCredentials peer;
+        bool greeted = false;
+        Attacher who;
+    };
+
+    void hello(SessionId id, Session& session, const protocol::Hello& hello);
+    void hello_instance(SessionId id, Session& session, const protocol::Hello& hello,
+                        const node::Instance& instance);
+    void welcome_guest(SessionId id, Session& session, const protocol::Hello& hello);
+    void engine_message(SessionId id, const Session& session, protocol::Message message);
+    protocol::Welcome welcome_for(const node::Instance& instance, uint64_t reply_to, int& gate_fd);
+
+    NodeContext& context_;
+    AttachDesk& attach_;
+    ProcessTable& processes_;
+    std::map<SessionId, Session> sessions_;
+    std::map<node::InstanceName, SessionId> by_instance_;
+    SessionServer server_; // last: its end calls back into the members above
+};
+
+} // namespace berth

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The actor's part that deals with descriptors: into the catalogue and the keeper, and out again.
+#include "scheduler/act/node_actor.h"
+
+#include "base/log.h"
+#include "cache/weights/manifest.h"
+#include "scheduler/act/record_mapping.h"
+
+#include <fmt/format.h>
+
+namespace berth {
+
+namespace {
+
+std::string gate_key(const node::DeviceId& device) {
+    return "gate/" + device.value;
+}
+
+} // namespace
+
+void NodeActor::keep_weights(const node::KeepWeights& keep) {
+    auto sealed = loaders_.take_sealed(keep.load);
+    if (!sealed) {
+        log::error("load={} has nothing to keep: its descriptors are gone, ignoring",
+                   static_cast<uint64_t>(keep.load));
+        return;
+    }
+    ResidentSet set;
+    set.id = keep.set.id.value;
+    set.fingerprint = sealed->fingerprint;
+    set.fingerprint_json = sealed->fingerprint_json;
+    set.model = keep.set.models.empty() ? "" : keep.set.models.begin()->value;
+    set.path = keep.set.keys.empty() ? "" : keep.set.keys.begin()->path;
+    set.device = keep.set.device.value;
+    set.manifest = std::move(sealed->manifest);
+    for (size_t i = 0; i < sealed->segments.size(); ++i)
+        set.segments.push_back({std::move(sealed->segments[i]), sealed->segment_bytes[i]});
+    set.pinned = keep.set.pinned;
+    set.loaded_at_ms = wall_clock_ms();
+    set.bytes_read = sealed->bytes_read;
+    set.phases = sealed->phases;
+    auto manifest = Manifest::open(set.manifest, sealed->segment_bytes);
+    if (manifest)
+        set.tensors = manifest->size();
+    std::string id = set.id;
+    std::string device = set.device;
+    if (auto added = context_.catalogue.add(std::move(set)); !added)
+        log::info("weights id={} device={}: {}, keeping the one that is there", id, device,
+                  added.error().message);
+    const ResidentSet* kept = context_.catalogue.find(id, device);
+    put_set(*kept, [this, load = keep.load, id](Status put) {
+        // The memory is safe with this process either way; what is at stake is its next restart.
+        if (!put)
+            context_.note(
+                true, "weights/" + id, "NotKept",
+                fmt::format("the keeper did not take the descriptors ({}): until it does, "
+                            "the death of berthd would lose this set",
+                            put.error().message));
+        loaders_.kept(load);
+    });
+}
+
+void NodeActor::put_set(const ResidentSet& set, KeeperLink::Then then) {
+    std::vector<UniqueFd> copies;
+    for (int fd : set.descriptors()) {
+        auto copy = duplicate_of(fd);
+        if (!copy) {
+            then(fail(copy.error()));
+            return;
+        }
+        copies.push_back(std::move(*copy));
+    }
+    keeper_.put(set.key(), keeper_meta_of(set), std::move(copies), std::move(then));
+}
+
+void NodeActor::put_gate(const node::DeviceId& device) {
+    const GateFds* gate = context_.gates.find(device);
+    if (gate == nullptr)
+        return;
+    auto copy = gate->writable.duplicate();
+    if (!copy) {
+        log::error("gate page of {}: {}, going on without the keeper's copy", device.value,
+                   copy.error().message);
+        return;
+    }
+    std::vector<UniqueFd> copies;
+    copies.push_back(std::move(*copy));
+    keeper_.put(gate_key(device), "{}", std::move(copies), [device](Status put) {
+        if (!put)
+            log::error("gate page of {}: {}", device.value, put.error().message);
+    });
+}
+
+void NodeActor::refill() {
+    for (const auto& [device, gate] : context_.gates.all())
+        put_gate(device);
+    for (const ResidentSet* set : context_.catalogue.all())
+        put_set(*set, [id = set->id](Status put) {
+            if (!put)
+                log::error("weights id={}: the new keeper did not take them: {}", id,
+                           put.error().message);
+        });
+    context_.note(
+        true, "node/" + context_.node_name, "KeeperReplaced",
+        fmt::format("berth-keeper had ended; pid {} holds everything again", keeper_.pid()));
+}
+
+void NodeActor::persist_pin(const node::WeightSet& set) {
+    ResidentSet* kept = context_.catalogue.find(set.id.value, set.device.value);
+    if (kept == nullptr || kept->pinned == set.pinned)
+        return;
+    kept->pinned = set.pinned;
+    put_set(*kept, [](Status) {});
+}
+
+void NodeActor::drop_weights(const node::DropWeights& drop) {
+    auto removed = context_.catalogue.remove(drop.set.value, drop.device.value);
+    if (!removed) {
+        context_.post(node::WeightsDropped{drop.set, drop.device});
+        return;
+    }
+    attach_.dropped(drop.set, drop.device);
+    std::string key = removed->key();
+    removed = fail(ErrorCode::kNotFound, "dropped"); // closes our descriptors
+    keeper_.drop(std::move(key), [this, set = drop.set, device = drop.device](Status dropped) {
+        if (!dropped)
+            log::error("weights id={} device={}: the keeper did not let go: {}", set.value,
+                       device.value, dropped.error().message);
+        loop_.record(ForgetPlacement{set.value, device.value});
+        context_.post(node::WeightsDropped{set, device});
+    });
+}
+
+} // namespace berth

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/act/keeper_link.h"
+
+#include "base/log.h"
+
+namespace berth {
+
+KeeperLink::KeeperLink(boost::asio::io_context& context, KeeperStart start,
+                       std::function<void()> on_refill)
+    : context_(context), start_(std::move(start)), on_refill_(std::move(on_refill)),
+      retry_(context), pool_(context, 1) {}
+
+Result<std::vector<KeptEntry>> KeeperLink::start() {
+    BERTH_ASSIGN(keeper_, ensure_keeper(start_));
+    started_ = keeper_.started;
+    std::vector<KeptEntry> entries;
+    BERTH_ASSIGN(std::vector<KeeperEntry> listed, keeper_.client.list());
+    for (const KeeperEntry& one : listed) {
+        BERTH_ASSIGN(KeptEntry entry, keeper_.client.get(one.key));
+        entries.push_back(std::move(entry));
+    }
+    watch(keeper_.process.pidfd(), keeper_.process.id().pid);
+    return entries;
+}
+
+void KeeperLink::watch(int pidfd, int pid) {
+    pid_ = pid;
+    auto watched = FdWatch::open(context_, pidfd, [this, pid] { died(pid); });
+    if (watched)
+        watch_ = std::move(*watched);
+    else
+        log::error("the keeper cannot be watched: {}, going on without", watched.error().message);
+}
+
+void KeeperLink::died(int pid) {
+    if (pid != pid_)
+        return;
+    log::warn("berth-keeper has ended pid={}; starting another one and filling it", pid);
+    revive();
+}
+
+// On the worker: a keeper that answers, whatever became of the last one.
+Status KeeperLink::reach() {
+    if (keeper_.client)
+        if (auto answered = keeper_.client.ping())
+            return {};
+    (void)keeper_.process.try_wait();
+    BERTH_ASSIGN(keeper_, ensure_keeper(start_));
+    return {};
+}
+
+void KeeperLink::revive() {
+    struct Reached {
+        Status status;
+        UniqueFd pidfd;
+        int pid = 0;
+    };
+    pool_.run(
+        [this] {
+            Reached reached;
+            reached.status = reach();
+            if (reached.status) {
+                reached.pid = keeper_.process.id().pid;
+                if (auto fd = duplicate_of(keeper_.process.pidfd()))
+                    reached.pidfd = std::move(*fd);
+            }
+            return reached;
+        },
+        [this](Reached reached) {
+            if (!reached.status) {
+                log::error("berth-keeper cannot be started: {}; trying again in 1 s",
+                           reached.status.error().message);
+                pid_ = 0;
+                retry_.expires_after(std::chrono::seconds(1));
+                retry_.async_wait([this](boost::system::error_code error) {
+                    if (!error)
+                        revive();
+                });
+                return;
+            }
+            if (reached.pid == pid_)
+                return;
+            ++restarts_;
+            watch(reached.pidfd.get(), reached.pid);
+            on_refill_();
+        });
+}
+
+Status KeeperLink::exchange_put(const std::string& key, const std::string& meta,
+                                const std::vector<int>& fds) {
+    Status put = keeper_.client ? keeper_.client.put(key, meta, fds)
+                                : fail(ErrorCode::kUnavailable, "the keeper is not there");
+    if (put || keeper_.client)
+        return put;
+    // The connection broke: the keeper may have died under us. Everything else is refilled when its
+    // end is noticed; this one must not wait for that.
+    BERTH_TRY(reach());
+    return keeper_.client.put(key, meta, fds);
+}
+
+void KeeperLink::put(std::string key, std::string meta, std::vector<UniqueFd> fds, Then then) {
+    pool_.run(
+        [this, key = std::move(key), meta = std::move(meta), fds = std::move(fds)] {
+            std::vector<int> numbers;
+            for (const UniqueFd& fd : fds)
+                numbers.push_back(fd.get());
+            return exchange_put(key, meta, numbers);
+        },
+        std::move(then));
+}
+
+void KeeperLink::drop(std::string key, Then then) {
+    pool_.run(
+        [this, key = std::move(key)]() -> Status {
+            if (!keeper_.client)
+                BERTH_TRY(reach());
+            auto dropped = keeper_.client.drop(key);
+            if (!dropped && dropped.error().code == ErrorCode::kNotFound)
+                return {};
+            return dropped;
+        },
+        std::move(then));
+}
+
+} // namespace berth

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/act/launch.h"
+
+#include "base/unique_fd.h"
+
+#include <fmt/format.h>
+
+#include <pwd.h>
+#include <unistd.h>
+#include <vector>
+
+namespace berth {
+
+namespace {
+
+// A bare name is looked for beside berthd first, so that a node's programs are of one release.
+std::string resolve(const std::string& name, const NodePaths& paths) {
+    if (name.find('/') != std::string::npos)
+        return name;
+    std::string sibling = paths.program_dir + "/" + name;
+    return ::access(sibling.c_str(), X_OK) == 0 ? sibling : name;
+}
+
+// Runs the command as another user through setpriv, which execs: the pid stays the engine's.
+Status run_as(std::vector<std::string>& command, const std::string& user) {
+    passwd entry{};
+    passwd* found = nullptr;
+    std::vector<char> buffer(16 << 10);
+    ::getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+    if (found == nullptr)
+        return fail(ErrorCode::kNotFound,
+                    fmt::format("engine.user names '{}', which this system does not have", user),
+                    "UnknownUser");
+    if (found->pw_uid == ::geteuid())
+        return {};
+    if (::geteuid() != 0)
+        return fail(ErrorCode::kPermissionDenied,
+                    fmt::format("engine.user is '{}', but berthd runs as user {}: only root may "
+                                "start processes of others",
+                                user, ::geteuid()),
+                    "NotRoot");
+    std::vector<std::string> wrapped = {"setpriv", fmt::format("--reuid={}", found->pw_uid),
+                                        fmt::format("--regid={}", found->pw_gid), "--init-groups",
+                                        "--"};
+    wrapped.insert(wrapped.end(), command.begin(), command.end());
+    command = std::move(wrapped);
+    return {};
+}
+
+} // namespace
+
+Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePaths& paths,
+                                   const std::string& token, bool on_gpu) {
+    const policies::EngineSpec& engine = start.spec.engine;
+    if (engine.command.empty())
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("instance '{}' has no engine.command", start.instance.value));
+    SpawnOptions options;
+    options.command = engine.command;
+    options.command.front() = resolve(options.command.front(), paths);
+    if (!engine.user.empty())
+        BERTH_TRY(run_as(options.command, engine.user));
+    options.environment = engine.environment;
+    options.environment["BERTH_SOCKET"] = paths.engine_socket;
+    options.environment["BERTH_INSTANCE"] = start.instance.value;
+    options.environment["BERTH_TOKEN"] = token;
+    options.environment["BERTH_DEVICE"] = start.device.value;
+    options.environment["BERTH_MODEL_PATH"] = start.model.path;
+    options.environment["BERTH_MODE"] = "client";
+    // Exactly its own GPU, by UUID; on a host device none.
+    options.environment["CUDA_VISIBLE_DEVICES"] = on_gpu ? start.device.value : "";
+    options.working_directory = engine.working_directory;
+    options.log_path = paths.engine_log(start.instance);
+    options.new_session = true;
+    BERTH_TRY(make_directories(paths.state_dir + "/engines", 0750));
+    return options;
+}
+
+} // namespace berth

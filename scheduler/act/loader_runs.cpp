@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/act/loader_runs.h"
+
+#include "base/log.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+
+#include <csignal>
+#include <numeric>
+
+namespace berth {
+
+namespace {
+
+// The id that other parts know a weight set by.
+node::WeightSetId set_id(const std::string& fingerprint) {
+    return node::WeightSetId(fingerprint.substr(0, 16));
+}
+
+uint64_t sum(const std::vector<uint64_t>& parts) {
+    return std::accumulate(parts.begin(), parts.end(), uint64_t{0});
+}
+
+} // namespace
+
+void LoaderRuns::start(const node::StartLoad& load, const protocol::Environment& environment) {
+    if (auto spawned = spawn(load, environment); !spawned) {
+        // From a fresh turn, as every other outcome.
+        boost::asio::post(context_, [this, alive = std::weak_ptr(alive_), id = load.load,
+                                     error = spawned.error()] {
+            if (alive.expired())
+                return;
+            runs_.erase(id);
+            sink_(node::LoadFailed{id, error});
+            sink_(node::LoaderExited{id, "not started"});
+        });
+    }
+}
+
+Status LoaderRuns::spawn(const node::StartLoad& load, const protocol::Environment& environment) {
+    BERTH_ASSIGN(auto ends, packet_pair());
+    SpawnOptions options;
+    options.command = {paths_.program_dir + "/berth-loader",
+                       "--model",
+                       load.key.path,
+                       "--device",
+                       load.key.device.value,
+                       "--environment",
+                       protocol::environment_json(environment),
+                       "--control-fd",
+                       "3"};
+    if (load.key.dtype != "auto")
+        options.command.insert(options.command.end(), {"--dtype", load.key.dtype});
+    options.environment["CUDA_VISIBLE_DEVICES"] =
+        environment.device_kind == "cuda" ? load.key.device.value : "";
+    BERTH_TRY(make_directories(paths_.state_dir + "/engines", 0750));
+    options.log_path = paths_.state_dir + "/engines/berth-loader.log";
+    options.inherit_fds = {{ends.second.get(), 3}};
+    BERTH_ASSIGN(Process process, Process::spawn(options));
+    node::LoadId id = load.load;
+    BERTH_ASSIGN(FdWatch watch,
+                 FdWatch::open(context_, process.pidfd(), [this, id] { ended(id); }));
+    Run& run = runs_[id];
+    run.process = std::move(process);
+    run.watch = std::move(watch);
+    PacketChannel::Handlers handlers;
+    handlers.on_packet = [this, id, alive = std::weak_ptr(alive_)](Packet packet) {
+        if (!alive.expired())
+            receive(id, std::move(packet));
+    };
+    handlers.on_close = [this, id, alive = std::weak_ptr(alive_)](const std::string&) {
+        if (alive.expired())
+            return;
+        if (auto found = runs_.find(id); found != runs_.end())
+            found->second.closed = true;
+        finish_if_done(id);
+    };
+    run.channel = PacketChannel::open(context_, std::move(ends.first), std::move(handlers));
+    log::info("load started load={} path={} device={} pid={}", static_cast<uint64_t>(id),
+              load.key.path, load.key.device.value, run.process.id().pid);
+    return {};
+}
+
+void LoaderRuns::receive(node::LoadId id, Packet packet) {
+    auto found = runs_.find(id);
+    if (found == runs_.end())
+        return;
+    auto message = protocol::decode(packet.payload);
+    if (!message) {
+        fail_run(id, message.error());
+        kill(id);
+        return;
+    }
+    handle(id, found->second, std::move(*message), std::move(packet.fds));
+}
+
+void LoaderRuns::handle(node::LoadId id, Run& run, protocol::Message message,
+                        std::vector<UniqueFd> fds) {
+    if (auto* planned = std::get_if<protocol::Planned>(&message)) {
+        run.planned_id = planned->id;
+        run.fingerprint_json = planned->fingerprint_json;
+        node::LoadPlanned event;
+        event.load = id;
+        event.fingerprint = planned->fingerprint;
+        event.set = set_id(planned->fingerprint);
+        event.weight_bytes = sum(planned->segment_bytes);
+        event.overhead_bytes = planned->device_overhead_bytes;
+        sink_(std::move(event));
+    } else if (auto* progress = std::get_if<protocol::Progress>(&message)) {
+        sink_(node::LoadProgress{id, progress->phase, progress->bytes_done, progress->bytes_total});
+    } else if (auto* sealed = std::get_if<protocol::Sealed>(&message)) {
+        handle_sealed(id, run, std::move(*sealed), std::move(fds));
+    } else if (auto* failed = std::get_if<protocol::Failed>(&message)) {
+        fail_run(id, failed->error);
+    } else {
+        fail_run(id, Error{ErrorCode::kCorrupt, "the loader sent a message that is not a loader's",
+                           "LoaderProtocol", 0});
+        kill(id);
+    }
+}
+
+void LoaderRuns::handle_sealed(node::LoadId id, Run& run, protocol::Sealed sealed,
+                               std::vector<UniqueFd> fds) {
+    if (fds.size() != sealed.segment_bytes.size() + 1 || sealed.segment_bytes.empty() ||
+        sealed.fingerprint.size() != 64) {
+        fail_run(id, Error{ErrorCode::kCorrupt,
+                           fmt::format("the loader handed over {} descriptors for {} segments and "
+                                       "a manifest",
+                                       fds.size(), sealed.segment_bytes.size()),
+                           "LoaderProtocol", 0});
+        kill(id);
+        return;
+    }
+    run.said_sealed = true;
+    SealedSet set;
+    set.manifest = std::move(fds.front());
+    for (size_t i = 1; i < fds.size(); ++i)
+        set.segments.push_back(std::move(fds[i]));
+    set.segment_bytes = sealed.segment_bytes;
+    set.fingerprint = sealed.fingerprint;
+    set.fingerprint_json = run.fingerprint_json;
+    set.phases = std::move(sealed.phases);
+    set.bytes_read = sealed.bytes_read;
+    uint64_t bytes = sum(set.segment_bytes);
+    std::string fingerprint = set.fingerprint;
+    run.sealed = std::move(set);
+    sink_(node::LoadSealed{id, fingerprint, set_id(fingerprint), bytes});
+}
+
+void LoaderRuns::fail_run(node::LoadId id, Error error) {
+    auto found = runs_.find(id);
+    if (found == runs_.end() || found->second.said_failed)
+        return;
+    found->second.said_failed = true;
+    sink_(node::LoadFailed{id, std::move(error)});
+}
+
+void LoaderRuns::tell(node::LoadId id, const protocol::Message& message) {
+    if (auto found = runs_.find(id); found != runs_.end())
+        found->second.channel->send(protocol::encode(message));
+}
+
+void LoaderRuns::go(node::LoadId id) {
+    protocol::Go go;
+    if (auto found = runs_.find(id); found != runs_.end())
+        go.id = found->second.planned_id;
+    tell(id, go);
+}
+
+void LoaderRuns::refuse(node::LoadId id, Error error) {
+    protocol::Failed failed;
+    if (auto found = runs_.find(id); found != runs_.end()) {
+        failed.id = found->second.planned_id;
+        found->second.said_failed = true; // the node knows; the loader's echo is no news
+    }
+    failed.error = std::move(error);
+    tell(id, failed);
+}
+
+void LoaderRuns::kept(node::LoadId id) {
+    tell(id, protocol::Kept{});
+}
+
+void LoaderRuns::kill(node::LoadId id) {
+    if (auto found = runs_.find(id); found != runs_.end())
+        (void)found->second.process.signal_group(SIGKILL);
+}
+
+std::optional<SealedSet> LoaderRuns::take_sealed(node::LoadId id) {
+    auto found = runs_.find(id);
+    if (found == runs_.end())
+        return std::nullopt;
+    return std::exchange(found->second.sealed, std::nullopt);
+}
+
+int LoaderRuns::pid(node::LoadId id) const {
+    auto found = runs_.find(id);
+    return found == runs_.end() ? 0 : found->second.process.id().pid;
+}
+
+void LoaderRuns::ended(node::LoadId id) {
+    auto found = runs_.find(id);
+    if (found == runs_.end())
+        return;
+    found->second.wait_status = found->second.process.try_wait().value_or(0);
+    found->second.ended = true;
+    finish_if_done(id);
+}
+
+// A loader's last words are read before its end is told: both the process and the socket must be
+// done.
+void LoaderRuns::finish_if_done(node::LoadId id) {
+    auto found = runs_.find(id);
+    if (found == runs_.end() || !found->second.ended || !found->second.closed)
+        return;
+    Run run = std::move(found->second);
+    runs_.erase(found);
+    std::string how = describe_exit(run.wait_status);
+    if (!run.said_sealed && !run.said_failed)
+        sink_(node::LoadFailed{
+            id, Error{ErrorCode::kUnavailable,
+                      fmt::format("berth-loader ended ({}) before the weights were sealed; see "
+                                  "{}/engines/berth-loader.log",
+                                  how, paths_.state_dir),
+                      "LoaderDied", 0}});
+    sink_(node::LoaderExited{id, how});
+}
+
+} // namespace berth

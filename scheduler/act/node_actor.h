@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/act/attach_desk.h"
+#include "scheduler/act/engine_desk.h"
+#include "scheduler/act/keeper_link.h"
+#include "scheduler/act/loader_runs.h"
+#include "scheduler/act/node_context.h"
+#include "scheduler/act/process_table.h"
+#include "scheduler/act/timers.h"
+
+#include <map>
+#include <memory>
+#include <string>
+
+namespace berth {
+
+// What a new daemon found of the old one's.
+struct Recovery {
+    size_t weight_sets = 0;
+    uint64_t weight_bytes = 0;
+    size_t instances = 0;
+    size_t instances_alive = 0;
+    size_t operations = 0;
+};
+
+// Carries out what was decided: loaders, descriptors, processes, commands, timers, records. Every
+// outcome goes back as an event.
+//
+// Thread rule: the decision thread; what blocks goes to its worker or to the keeper's. The context
+// and the store outlive it. Dropping it ends no engine and no keeper.
+class NodeActor final : public DecisionLoop::Actor {
+  public:
+    NodeActor(NodeContext& context, Store& store, PeerPolicy policy);
+    ~NodeActor() override;
+
+    // Before the io_context runs; blocks on the keeper. Adopts what the keeper holds, and the
+    // instances and operations of the records. The devices must be in the context already.
+    Result<Recovery> recover(const std::vector<node::DeviceSeen>& devices, StoredState stored);
+    // After the documents were applied: engines may come.
+    Status listen();
+    // No more sessions, timers or outcomes.
+    void stop();
+
+    EngineDesk& engines() { return engines_; }
+    KeeperLink& keeper() { return keeper_; }
+    WorkerPool& workers() { return workers_; }
+
+    void announce(const node::Action& action) override;
+    std::optional<StoreWrite> record_of(const node::Action& action) override;
+    void carry_out(const node::Action& action, const Status& recorded) override;
+
+  private:
+    struct ByKind;
+    void start_process(const node::StartProcess& start, const Status& recorded);
+    void keep_weights(const node::KeepWeights& keep);
+    void drop_weights(const node::DropWeights& drop);
+    void persist_pin(const node::WeightSet& set);
+    void confirm_bytes(const node::ConfirmBytes& confirm);
+    void measure_beside_grant(const node::Instance& instance);
+    void signal(const node::InstanceName& instance, const node::ProcessRef& process, int number);
+    void operation_done(const node::Operation& operation);
+    DecisionRecord remember(const node::Decision& decision);
+    void put_set(const ResidentSet& set, KeeperLink::Then then);
+    void put_gate(const node::DeviceId& device);
+    void refill();
+
+    void adopt_entries(std::vector<KeptEntry> entries, const StoredState& stored,
+                       Recovery& recovery);
+    void adopt_set(KeptEntry entry, const StoredState& stored, Recovery& recovery);
+    void recover_instances(const StoredState& stored, Recovery& recovery);
+    void recover_operations(const StoredState& stored, Recovery& recovery);
+
+    NodeContext& context_;
+    DecisionLoop loop_;
+    WorkerPool workers_;
+    KeeperLink keeper_;
+    ProcessTable processes_;
+    LoaderRuns loaders_;
+    Timers timers_;
+    AttachDesk attach_;
+    EngineDesk engines_;
+    // Of processes about to be started: in their records before they exist.
+    std::map<node::InstanceName, std::string> tokens_;
+    // NVML's bytes of a process less its grant, when that was known: what it holds beside.
+    std::map<int, uint64_t> beside_grant_;
+};
+
+} // namespace berth

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/log.h"
+#include "cache/keep/catalogue.h"
+#include "cache/memory/nvml.h"
+#include "engine_shim/protocol/messages.h"
+#include "scheduler/act/decision_loop.h"
+#include "scheduler/act/event_log.h"
+#include "scheduler/act/gate_pages.h"
+#include "scheduler/act/launch.h"
+#include "scheduler/act/metrics.h"
+#include "scheduler/act/operation_log.h"
+#include "scheduler/act/worker_pool.h"
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace berth {
+
+// What the parts of the acting side share: one each a daemon, all on the decision thread, made
+// before and ended after the parts.
+struct NodeContext {
+    explicit NodeContext(boost::asio::io_context& io_context)
+        : io(io_context), events(io_context), operations(io_context) {}
+    NodeContext(const NodeContext&) = delete;
+    NodeContext& operator=(const NodeContext&) = delete;
+
+    boost::asio::io_context& io;
+    std::string node_name;
+    std::string group;
+    NodePaths paths;
+    std::shared_ptr<const Nvml> nvml; // null where there is no NVIDIA driver
+    std::string nvml_absent;          // why
+    // What each device's weight sets are made for.
+    std::map<node::DeviceId, protocol::Environment> environments;
+    std::vector<node::DeviceId> device_order; // as configured; the first is the default
+    Catalogue catalogue;
+    GatePages gates;
+    EventLog events;
+    OperationLog operations;
+    NodeMetrics metrics;
+    std::deque<DecisionRecord> decisions; // the newest kDecisionsMax, oldest first
+    static constexpr size_t kDecisionsMax = 200;
+    DecisionLoop* loop = nullptr; // set once, before anything runs
+
+    const node::NodeState& state() const { return loop->state(); }
+    void post(node::Event event) const { loop->post(std::move(event)); }
+    // An event that no decision stands for.
+    void note(bool warning, std::string object, std::string reason, std::string message) {
+        if (warning)
+            log::warn("event object={} reason={} {}", object, reason, message);
+        else
+            log::debug("event object={} reason={} {}", object, reason, message);
+        loop->record(events.add(warning, std::move(object), std::move(reason), std::move(message)));
+    }
+};
+
+} // namespace berth

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/act/record_mapping.h"
+
+#include "base/json.h"
+#include "scheduler/act/event_log.h"
+
+#include <fmt/format.h>
+
+namespace berth {
+
+namespace {
+
+json::object phases_json(const node::Phases& phases) {
+    json::object written;
+    for (const auto& [name, ms] : phases)
+        written[name] = ms;
+    return written;
+}
+
+node::Phases phases_from(const json::value& value) {
+    node::Phases phases;
+    if (!value.is_object())
+        return phases;
+    for (const auto& [name, ms] : value.get_object())
+        if (ms.is_number())
+            phases[std::string(name)] = ms.to_number<double>();
+    return phases;
+}
+
+Result<json::value> parse_or_empty(const std::string& text, std::string_view what) {
+    if (text.empty())
+        return json::value(json::object());
+    return json::parse(text, what);
+}
+
+json::object spec_json(const policies::InstanceSpec& spec) {
+    json::array command;
+    for (const std::string& word : spec.engine.command)
+        command.emplace_back(word);
+    return {{"model", spec.model},
+            {"priorityClassName", spec.class_name},
+            {"driver", policies::to_string(spec.engine.driver)},
+            {"command", command}};
+}
+
+} // namespace
+
+InstanceRecord to_record(const node::Instance& instance, uint32_t gate_slot) {
+    InstanceRecord row;
+    row.name = instance.name.value;
+    row.spec = json::serialize(spec_json(instance.spec));
+    row.state = to_string(instance.state);
+    row.desired = to_string(instance.desired);
+    row.device = instance.device ? instance.device->value : "";
+    row.pid = instance.process.pid;
+    row.start_ticks = static_cast<int64_t>(instance.process.start_ticks);
+    row.token_hash = instance.token_sha256;
+    row.grant_bytes = static_cast<int64_t>(instance.grant_bytes);
+    row.weight_set = instance.weights ? instance.weights->value : "";
+    row.restarts = static_cast<int64_t>(instance.restarts);
+    row.reason = instance.reason;
+    row.message = instance.message;
+    row.endpoint = instance.endpoint;
+    row.phases = json::serialize(phases_json(instance.phases));
+    row.extra = json::serialize(json::object{
+        {"heldBy", node::to_string(instance.held_by)},
+        {"processDigest", instance.process_digest},
+        {"grantBytesResume", instance.grant_bytes_resume},
+        {"overheadBytes", instance.overhead_bytes},
+        {"hostBytes", instance.host_bytes},
+        {"starts", instance.starts},
+        {"gateSlot", gate_slot},
+    });
+    return row;
+}
+
+Result<RecoveredInstance> instance_from(const InstanceRecord& record) {
+    std::string what = fmt::format("the record of instance '{}'", record.name);
+    BERTH_ASSIGN(json::value phases, parse_or_empty(record.phases, what));
+    BERTH_ASSIGN(json::value extra, parse_or_empty(record.extra, what));
+    json::Reader reader(extra, what);
+    reader.allow_unknown();
+    RecoveredInstance recovered;
+    node::InstanceRecovered& event = recovered.event;
+    BERTH_ASSIGN(event.held_by, node::held_by_from(reader.string("heldBy", "")));
+    event.process_digest = reader.string("processDigest", "");
+    event.grant_bytes_resume = reader.unsigned_integer("grantBytesResume", 0);
+    event.overhead_bytes = reader.unsigned_integer("overheadBytes", 0);
+    event.host_bytes = reader.unsigned_integer("hostBytes", 0);
+    event.starts = reader.unsigned_integer("starts", 0);
+    recovered.gate_slot = static_cast<uint32_t>(reader.unsigned_integer("gateSlot", 0));
+    BERTH_TRY(reader.finish());
+    BERTH_ASSIGN(event.state, node::instance_state_from(record.state));
+    BERTH_ASSIGN(event.desired, node::desired_from(record.desired));
+    event.name = node::InstanceName(record.name);
+    event.reason = record.reason;
+    event.message = record.message;
+    event.device = node::DeviceId(record.device);
+    event.weights = node::WeightSetId(record.weight_set);
+    event.process = {static_cast<int>(record.pid), static_cast<uint64_t>(record.start_ticks)};
+    event.token_sha256 = record.token_hash;
+    event.endpoint = record.endpoint;
+    event.grant_bytes = static_cast<uint64_t>(record.grant_bytes);
+    event.restarts = static_cast<uint64_t>(record.restarts);
+    event.phases = phases_from(phases);
+    return recovered;
+}
+
+OperationRecord to_record(const OperationEntry& entry) {
+    const node::Operation& operation = entry.operation;
+    OperationRecord row;
+    row.id = operation.id.value;
+    row.request_id = entry.request_id;
+    row.kind = node::to_string(operation.kind);
+    row.instance = operation.instance.value;
+    row.mode = policies::to_string(operation.mode);
+    row.state = node::to_string(operation.state);
+    row.phases = json::serialize(phases_json(operation.phases));
+    row.bytes_freed = static_cast<int64_t>(operation.bytes_freed);
+    if (operation.error)
+        row.error = json::serialize(json::from_error(*operation.error));
+    row.started_ms = entry.started_ms;
+    row.ended_ms = entry.ended_ms;
+    row.extra = json::serialize(json::object{
+        {"object", operation.object},
+        {"reached", policies::to_string(operation.reached)},
+        {"cause", operation.cause},
+        {"dryRun", operation.dry_run},
+        {"message", operation.message},
+    });
+    return row;
+}
+
+Result<OperationEntry> operation_from(const OperationRecord& record) {
+    std::string what = fmt::format("the record of operation '{}'", record.id);
+    BERTH_ASSIGN(json::value phases, parse_or_empty(record.phases, what));
+    BERTH_ASSIGN(json::value extra, parse_or_empty(record.extra, what));
+    json::Reader reader(extra, what);
+    reader.allow_unknown();
+    OperationEntry entry;
+    node::Operation& operation = entry.operation;
+    operation.id = node::OperationId(record.id);
+    BERTH_ASSIGN(operation.kind, node::operation_kind_from(record.kind));
+    operation.instance = node::InstanceName(record.instance);
+    BERTH_ASSIGN(operation.mode, policies::rung_from(record.mode));
+    BERTH_ASSIGN(operation.reached, policies::rung_from(reader.string("reached", record.mode)));
+    operation.object = reader.string("object", "");
+    operation.cause = reader.string("cause", "");
+    operation.dry_run = reader.boolean("dryRun", false);
+    operation.message = reader.string("message", "");
+    BERTH_TRY(reader.finish());
+    operation.state = record.state == "Running"     ? node::OperationState::kRunning
+                      : record.state == "Succeeded" ? node::OperationState::kSucceeded
+                                                    : node::OperationState::kFailed;
+    if (!record.error.empty()) {
+        BERTH_ASSIGN(json::value error, json::parse(record.error, what));
+        operation.error = json::to_error(error);
+    }
+    operation.bytes_freed = static_cast<uint64_t>(record.bytes_freed);
+    operation.phases = phases_from(phases);
+    // Steady time does not survive a process: count back from now.
+    auto age = std::chrono::milliseconds(std::max<int64_t>(0, wall_clock_ms() - record.started_ms));
+    operation.started_at = std::chrono::steady_clock::now() - age;
+    operation.phase_started = std::chrono::steady_clock::now();
+    entry.request_id = record.request_id;
+    entry.started_ms = record.started_ms;
+    entry.ended_ms = record.ended_ms;
+    return entry;
+}
+
+PlacementRecord to_record(const node::WeightSet& set) {
+    PlacementRecord row;
+    row.weight_set = set.id.value;
+    row.device = set.device.value;
+    row.model = set.models.empty() ? "" : set.models.begin()->value;
+    row.path = set.keys.empty() ? "" : set.keys.begin()->path;
+    row.fingerprint = set.fingerprint;
+    row.bytes = static_cast<int64_t>(set.bytes);
+    row.extra = json::serialize(json::object{
+        {"pinned", set.pinned},
+        {"dtype", set.keys.empty() ? "auto" : set.keys.begin()->dtype},
+    });
+    return row;
+}
+
+node::WeightsAdopted adopted_from(const PlacementRecord& record) {
+    node::WeightsAdopted event;
+    event.id = node::WeightSetId(record.weight_set);
+    event.fingerprint = record.fingerprint;
+    event.device = node::DeviceId(record.device);
+    event.bytes = static_cast<uint64_t>(record.bytes);
+    event.path = record.path;
+    event.model = node::ModelName(record.model);
+    // A record whose extra field cannot be read costs its pin, not the set.
+    if (auto extra = parse_or_empty(record.extra, "the record of a weight set")) {
+        json::Reader reader(*extra, "the record of a weight set");
+        reader.allow_unknown();
+        event.pinned = reader.boolean("pinned", false);
+        event.dtype = reader.string("dtype", "auto");
+    }
+    return event;
+}
+
+DecisionRecord to_record(const node::Decision& decision, const std::string& id) {
+    json::array inputs;
+    for (const auto& [name, value] : decision.inputs)
+        inputs.push_back(json::object{{"name", name}, {"value", value}});
+    json::array candidates;
+    for (const node::Decision::Candidate& one : decision.candidates)
+        candidates.push_back(json::object{
+            {"name", one.name}, {"why", one.why}, {"taken", one.taken}, {"bytes", one.bytes}});
+    int64_t now = wall_clock_ms();
+    json::object document{
+        {"id", id},
+        {"timeMs", now},
+        {"kind", decision.kind},
+        {"object", decision.object},
+        {"inputs", std::move(inputs)},
+        {"candidates", std::move(candidates)},
+        {"winner", decision.winner},
+        {"outcome", decision.outcome},
+        {"carriedOut", decision.carried_out},
+    };
+    return DecisionRecord{id, now, decision.kind, json::serialize(document)};
+}
+
+} // namespace berth

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/act/operation_log.h"
+#include "scheduler/node/action.h"
+#include "scheduler/node/event.h"
+#include "scheduler/store/records.h"
+
+#include <optional>
+#include <string>
+
+// The node's state as rows, and back. The node keeps steady time; rows have the wall's.
+namespace berth {
+
+// `gate_slot` is what the instance raises the gate with, 0 for none.
+InstanceRecord to_record(const node::Instance& instance, uint32_t gate_slot);
+struct RecoveredInstance {
+    node::InstanceRecovered event; // `alive` is the caller's to find out
+    uint32_t gate_slot = 0;
+};
+Result<RecoveredInstance> instance_from(const InstanceRecord& record);
+
+OperationRecord to_record(const OperationEntry& entry);
+Result<OperationEntry> operation_from(const OperationRecord& record);
+
+PlacementRecord to_record(const node::WeightSet& set);
+// Fingerprint, id, device and bytes are the keeper's word; the rest is the record's.
+node::WeightsAdopted adopted_from(const PlacementRecord& record);
+
+DecisionRecord to_record(const node::Decision& decision, const std::string& id);
+
+} // namespace berth

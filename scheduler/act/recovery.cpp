@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The actor's part that finds, at start, what an earlier berthd left: descriptors with the keeper,
+// live processes, operations under way. No byte of a checkpoint and none of a weight set is read.
+#include "scheduler/act/node_actor.h"
+
+#include "base/log.h"
+#include "scheduler/act/record_mapping.h"
+
+#include <fmt/format.h>
+
+namespace berth {
+
+Result<Recovery> NodeActor::recover(const std::vector<node::DeviceSeen>& devices,
+                                    StoredState stored) {
+    Recovery recovery;
+    for (const node::DeviceSeen& device : devices)
+        context_.post(device);
+    BERTH_ASSIGN(std::vector<KeptEntry> entries, keeper_.start());
+    adopt_entries(std::move(entries), stored, recovery);
+    for (const node::DeviceSeen& device : devices) {
+        if (context_.gates.find(device.id) != nullptr)
+            continue;
+        BERTH_TRY(context_.gates.open(device.id, UniqueFd()));
+        put_gate(device.id);
+    }
+    recover_instances(stored, recovery);
+    recover_operations(stored, recovery);
+    return recovery;
+}
+
+void NodeActor::adopt_entries(std::vector<KeptEntry> entries, const StoredState& stored,
+                              Recovery& recovery) {
+    for (KeptEntry& entry : entries) {
+        std::string key = entry.key;
+        if (is_resident_set_key(key)) {
+            adopt_set(std::move(entry), stored, recovery);
+        } else if (key.starts_with("gate/") && entry.fds.size() == 1) {
+            node::DeviceId device(key.substr(5));
+            if (auto opened = context_.gates.open(device, std::move(entry.fds.front())); !opened)
+                log::warn("gate page of {}: {}, making a new one", device.value,
+                          opened.error().message);
+        } else {
+            log::warn("the keeper holds '{}', which this berthd does not know, ignoring", key);
+        }
+    }
+}
+
+void NodeActor::adopt_set(KeptEntry entry, const StoredState& stored, Recovery& recovery) {
+    auto set = resident_set_from(entry.key, entry.meta, std::move(entry.fds));
+    if (!set) {
+        log::error("the keeper's '{}': {}, ignoring", entry.key, set.error().message);
+        return;
+    }
+    if (!context_.environments.contains(node::DeviceId(set->device))) {
+        log::warn("weights id={} lie on device {}, which this node no longer has: left with the "
+                  "keeper",
+                  set->id, set->device);
+        return;
+    }
+    node::WeightsAdopted event;
+    for (const PlacementRecord& record : stored.placements)
+        if (record.weight_set == set->id && record.device == set->device)
+            event = adopted_from(record);
+    // The keeper's word goes before the record's, which may be missing.
+    event.id = node::WeightSetId(set->id);
+    event.fingerprint = set->fingerprint;
+    event.device = node::DeviceId(set->device);
+    event.bytes = set->bytes();
+    if (event.path.empty())
+        event.path = set->path;
+    if (event.model.empty())
+        event.model = node::ModelName(set->model);
+    event.pinned = event.pinned || set->pinned;
+    ++recovery.weight_sets;
+    recovery.weight_bytes += event.bytes;
+    if (auto added = context_.catalogue.add(std::move(*set)); !added) {
+        log::error("weights id={}: {}, ignoring", event.id.value, added.error().message);
+        return;
+    }
+    context_.post(std::move(event));
+}
+
+void NodeActor::recover_instances(const StoredState& stored, Recovery& recovery) {
+    for (const InstanceRecord& record : stored.instances) {
+        auto recovered = instance_from(record);
+        if (!recovered) {
+            log::error("{}; starting it as new", recovered.error().message);
+            continue;
+        }
+        node::InstanceRecovered& event = recovered->event;
+        if (event.process.pid != 0)
+            event.alive = processes_.adopt(event.name, event.process).has_value();
+        if (!event.device.empty())
+            context_.gates.restore(event.name, event.device, recovered->gate_slot);
+        ++recovery.instances;
+        recovery.instances_alive += event.alive ? 1 : 0;
+        context_.post(std::move(event));
+    }
+}
+
+void NodeActor::recover_operations(const StoredState& stored, Recovery& recovery) {
+    for (const OperationRecord& record : stored.operations) {
+        auto entry = operation_from(record);
+        if (!entry) {
+            log::error("{}; it is no longer followed", entry.error().message);
+            continue;
+        }
+        bool running = entry->operation.state == node::OperationState::kRunning;
+        node::Operation operation = entry->operation;
+        context_.operations.restore(std::move(*entry));
+        if (!running)
+            continue;
+        ++recovery.operations;
+        context_.post(node::OperationRecovered{std::move(operation)});
+    }
+}
+
+} // namespace berth

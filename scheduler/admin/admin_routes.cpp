@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/admin/admin_api.h"
+
+#include "base/json.h"
+#include "scheduler/admin/doctor.h"
+#include "scheduler/admin/metrics_text.h"
+#include "scheduler/admin/views.h"
+#include "scheduler/admin/wait.h"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+namespace berth {
+
+namespace asio = boost::asio;
+using http::Request;
+using http::Response;
+
+namespace {
+
+Response not_found(std::string_view kind, const std::string& name) {
+    return http::error_response(
+        Error{ErrorCode::kNotFound, fmt::format("no {} is named '{}'", kind, name), "NotFound", 0});
+}
+
+Response items(json::array listed) {
+    return http::json_response(json::object{{"items", std::move(listed)}});
+}
+
+// The item of a list whose `field` is `name`.
+const json::value* find_item(const json::array& listed, const char* field,
+                             const std::string& name) {
+    for (const json::value& item : listed)
+        if (item.get_object().at(field).get_string() == name)
+            return &item;
+    return nullptr;
+}
+
+views::DriverBytes gpu_bytes(const std::shared_ptr<const Nvml>& nvml,
+                             const std::vector<std::string>& gpus) {
+    views::DriverBytes bytes;
+    for (const std::string& gpu : gpus)
+        if (auto memory = nvml->memory(gpu))
+            bytes[gpu] = memory->used_bytes;
+    return bytes;
+}
+
+std::vector<std::string> gpus_of(const NodeContext& context) {
+    std::vector<std::string> gpus;
+    for (const auto& [id, environment] : context.environments)
+        if (environment.device_kind == "cuda")
+            gpus.push_back(id.value);
+    return gpus;
+}
+
+// The backends and rungs of this node, and what is not there and why.
+json::object capabilities_json(const NodeContext& context) {
+    json::array backends;
+    bool host = false;
+    bool cuda = false;
+    for (const auto& [id, environment] : context.environments) {
+        host = host || environment.device_kind == "host";
+        cuda = cuda || environment.device_kind == "cuda";
+    }
+    backends.push_back(
+        json::object{{"name", "host"},
+                     {"available", host},
+                     {"message", host ? "" : "no host device is configured (spec.devices)"}});
+    backends.push_back(
+        json::object{{"name", "cuda"},
+                     {"available", cuda},
+                     {"message", cuda ? ""
+                                 : context.nvml == nullptr
+                                     ? "no NVIDIA driver: " + context.nvml_absent
+                                     : std::string("no GPU is configured (spec.devices)")}});
+    json::array rungs;
+    for (const char* rung : {"Pause", "Offload", "Evict"})
+        rungs.push_back(json::object{{"name", rung}, {"available", true}, {"message", ""}});
+    rungs.push_back(json::object{{"name", "Shrink"},
+                                 {"available", false},
+                                 {"message", "an engine cannot give a part of its grant back yet: "
+                                             "Offload returns all of it"}});
+    json::array drivers;
+    for (const char* driver : {"berth", "process"})
+        drivers.push_back(json::object{{"name", driver}, {"available", true}, {"message", ""}});
+    return {{"backends", std::move(backends)},
+            {"rungs", std::move(rungs)},
+            {"drivers", std::move(drivers)}};
+}
+
+} // namespace
+
+Status AdminApi::allowed(const Request& request) const {
+    if (request.credentials) {
+        if (parts_.peers.allows(*request.credentials))
+            return {};
+        return fail(ErrorCode::kPermissionDenied,
+                    fmt::format("user {} is neither root, nor user {}, nor in the node's group",
+                                request.credentials->uid, parts_.peers.own_uid),
+                    "PeerRefused");
+    }
+    const std::string* header = request.headers.find("Authorization");
+    std::string expected = "Bearer " + parts_.tcp_token;
+    bool same = header != nullptr && header->size() == expected.size();
+    unsigned difference = 0;
+    for (size_t i = 0; same && i < expected.size(); ++i)
+        difference |= static_cast<unsigned char>((*header)[i] ^ expected[i]);
+    if (!parts_.tcp_token.empty() && same && difference == 0)
+        return {};
+    return fail(ErrorCode::kPermissionDenied,
+                "send the header 'Authorization: Bearer TOKEN' with the token of the Node's "
+                "admin token file",
+                "WrongToken");
+}
+
+void AdminApi::get(http::Router& router, const char* path, http::Handler handler) {
+    change(router, "GET", path, std::move(handler));
+}
+
+void AdminApi::change(http::Router& router, const char* method, const char* path,
+                      http::Handler handler) {
+    router.add(method, path,
+               [this, handler = std::move(handler)](Request request) -> asio::awaitable<Response> {
+                   if (auto may = allowed(request); !may) {
+                       Response refused = http::error_response(may.error());
+                       return [](Response response) -> asio::awaitable<Response> {
+                           co_return response;
+                       }(std::move(refused));
+                   }
+                   return handler(std::move(request));
+               });
+}
+
+http::Router AdminApi::routes() {
+    http::Router router;
+    add_node_routes(router);
+    add_list_routes(router);
+    add_operation_routes(router);
+    add_weight_routes(router);
+    add_event_routes(router);
+    add_policy_routes(router);
+    return router;
+}
+
+void AdminApi::add_node_routes(http::Router& router) {
+    get(router, "/healthz",
+        [](Request) -> asio::awaitable<Response> { co_return http::text_response("ok\n"); });
+    get(router, "/readyz", [this](Request) -> asio::awaitable<Response> {
+        co_return ready_ ? http::text_response("ok\n") : http::text_response("recovering\n", 503);
+    });
+    get(router, "/version", [this](Request) -> asio::awaitable<Response> {
+        json::object shown{
+            {"version", parts_.version}, {"protocol", protocol::kVersion}, {"api", "v1"}};
+        co_return http::json_response(shown);
+    });
+    get(router, "/metrics", [this](Request) -> asio::awaitable<Response> {
+        co_return http::text_response(metrics_text(parts_.context, parts_.version), 200,
+                                      "text/plain; version=0.0.4; charset=utf-8");
+    });
+    get(router, "/v1/capabilities", [this](Request) -> asio::awaitable<Response> {
+        json::object shown = capabilities_json(parts_.context);
+        co_return http::json_response(shown);
+    });
+    get(router, "/v1/node", [this](Request request) { return node(std::move(request)); });
+    get(router, "/v1/doctor", [this](Request request) { return doctor(std::move(request)); });
+    get(router, "/v1/devices", [this](Request request) { return devices(std::move(request)); });
+    get(router, "/v1/devices/{id}",
+        [this](Request request) { return devices(std::move(request)); });
+}
+
+void AdminApi::add_list_routes(http::Router& router) {
+    get(router, "/v1/weights", [this](Request) -> asio::awaitable<Response> {
+        co_return items(views::weights(parts_.context));
+    });
+    get(router, "/v1/weights/{id}", [this](Request request) -> asio::awaitable<Response> {
+        json::array listed = views::weights(parts_.context);
+        const json::value* item = find_item(listed, "id", request.params["id"]);
+        co_return item != nullptr ? http::json_response(*item)
+                                  : not_found("weight set", request.params["id"]);
+    });
+    get(router, "/v1/instances", [this](Request) -> asio::awaitable<Response> {
+        co_return items(views::instances(parts_.context.state()));
+    });
+    get(router, "/v1/instances/{name}", [this](Request request) -> asio::awaitable<Response> {
+        const auto& instances = parts_.context.state().instances;
+        auto found = instances.find(node::InstanceName(request.params["name"]));
+        if (found == instances.end())
+            co_return not_found("instance", request.params["name"]);
+        json::object shown = views::instance(found->second, std::chrono::steady_clock::now());
+        shown["log"] = parts_.context.paths.engine_log(found->first);
+        co_return http::json_response(shown);
+    });
+}
+
+asio::awaitable<Response> AdminApi::node(Request) {
+    NodeContext& context = parts_.context;
+    views::DriverBytes driver;
+    std::vector<std::string> gpus = gpus_of(context);
+    if (context.nvml != nullptr && !gpus.empty()) {
+        auto ask = [nvml = context.nvml, gpus] { return gpu_bytes(nvml, gpus); };
+        driver = co_await run_on(context.io, parts_.actor.workers(), ask);
+    }
+    json::object keeper{{"pid", parts_.actor.keeper().pid()},
+                        {"entries", context.catalogue.size() + context.gates.all().size()},
+                        {"restarts", parts_.actor.keeper().restarts()}};
+    json::object shown{{"name", context.node_name},
+                       {"pid", static_cast<int>(::getpid())},
+                       {"version", parts_.version},
+                       {"uptimeMs", wall_clock_ms() - parts_.started_ms},
+                       {"ready", ready_},
+                       {"recoverMs", context.metrics.recovery_seconds * 1e3},
+                       {"keeper", std::move(keeper)},
+                       {"sessions", parts_.actor.engines().sessions()},
+                       {"devices", views::devices(context, driver)},
+                       {"instances", views::instances(context.state())},
+                       {"weights", views::weights(context)},
+                       {"rssBytes", views::resident_bytes()}};
+    co_return http::json_response(shown);
+}
+
+asio::awaitable<Response> AdminApi::devices(Request request) {
+    NodeContext& context = parts_.context;
+    views::DriverBytes driver;
+    std::vector<std::string> gpus = gpus_of(context);
+    if (context.nvml != nullptr && !gpus.empty()) {
+        auto ask = [nvml = context.nvml, gpus] { return gpu_bytes(nvml, gpus); };
+        driver = co_await run_on(context.io, parts_.actor.workers(), ask);
+    }
+    json::array listed = views::devices(context, driver);
+    if (!request.params.contains("id"))
+        co_return items(std::move(listed));
+    const json::value* item = find_item(listed, "id", request.params["id"]);
+    co_return item != nullptr ? http::json_response(*item)
+                              : not_found("device", request.params["id"]);
+}
+
+asio::awaitable<Response> AdminApi::doctor(Request) {
+    auto ask = [input = doctor_input(parts_.context, parts_.actor.keeper().pid(),
+                                     parts_.actor.keeper().restarts())] { return examine(input); };
+    std::vector<Check> checks = co_await run_on(parts_.context.io, parts_.actor.workers(), ask);
+    json::array listed;
+    for (const Check& check : checks)
+        listed.push_back(json::object{{"name", check.name},
+                                      {"ok", check.ok},
+                                      {"message", check.message},
+                                      {"remedy", check.remedy}});
+    json::object shown{{"checks", std::move(listed)}};
+    co_return http::json_response(shown);
+}
+
+} // namespace berth

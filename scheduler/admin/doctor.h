@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/act/node_context.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace berth {
+
+// One line of `berth doctor`.
+struct Check {
+    std::string name;
+    bool ok = true;
+    std::string message;
+    std::string remedy; // what to do; empty when it is well
+};
+
+// What the checks need of the decision thread, copied, so that the rest may run on a worker.
+struct DoctorInput {
+    std::string state_dir;
+    std::string runtime_dir;
+    int keeper_pid = 0;
+    uint64_t keeper_restarts = 0;
+    std::string store_error;
+    std::vector<std::string> broken_invariants;
+    std::shared_ptr<const Nvml> nvml;
+    std::string nvml_absent;
+    struct Gpu {
+        std::string id;
+        uint64_t ledger_bytes = 0;
+        std::vector<int> known_pids; // instances and loaders
+    };
+    std::vector<Gpu> gpus;
+};
+
+// On the decision thread.
+DoctorInput doctor_input(const NodeContext& context, int keeper_pid, uint64_t keeper_restarts);
+// Blocks on the driver and the file system: on a worker.
+std::vector<Check> examine(const DoctorInput& input);
+
+} // namespace berth

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/admin/views.h"
+
+#include "base/unique_fd.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <unistd.h>
+
+namespace berth::views {
+
+namespace {
+
+json::array phases_list(const node::Phases& phases) {
+    json::array listed;
+    for (const auto& [name, ms] : phases)
+        listed.push_back(json::object{{"name", name}, {"ms", ms}});
+    return listed;
+}
+
+json::object phases_map(const node::Phases& phases) {
+    json::object mapped;
+    for (const auto& [name, ms] : phases)
+        mapped[name] = ms;
+    return mapped;
+}
+
+std::string_view kind_of(node::LedgerLine::Kind kind) {
+    switch (kind) {
+    case node::LedgerLine::Kind::kWeights:
+        return "weights";
+    case node::LedgerLine::Kind::kGrant:
+        return "grant";
+    case node::LedgerLine::Kind::kOverhead:
+        return "overhead";
+    case node::LedgerLine::Kind::kLoader:
+        return "staging";
+    }
+    return "grant";
+}
+
+json::object counters_json(const node::Counters& counters) {
+    return {{"requestsRunning", counters.requests_running},
+            {"requestsWaiting", counters.requests_waiting},
+            {"requestsDone", counters.requests_done},
+            {"tokensDone", counters.tokens_done},
+            {"stepsDone", counters.steps_done},
+            {"gatePauses", counters.gate_pauses},
+            {"grantBytes", counters.grant_bytes},
+            {"batchDone", counters.batch_done},
+            {"batchTotal", counters.batch_total}};
+}
+
+json::object resident_json(const NodeContext& context, const node::WeightSet& set) {
+    json::object shown{{"id", set.id.value},
+                       {"fingerprint", set.fingerprint},
+                       {"model", set.models.empty() ? "" : set.models.begin()->value},
+                       {"path", set.keys.empty() ? "" : set.keys.begin()->path},
+                       {"device", set.device.value},
+                       {"bytes", set.bytes},
+                       {"tensors", 0},
+                       {"state", set.dropping ? "Dropping" : "Resident"},
+                       {"pinned", set.pinned},
+                       {"progress", nullptr},
+                       {"loadedMs", nullptr}};
+    json::array leases;
+    for (const std::string& holder : node::lease_holders(context.state(), set))
+        leases.emplace_back(holder);
+    shown["leases"] = leases.size();
+    shown["holders"] = std::move(leases);
+    for (const ResidentSet* resident : context.catalogue.all()) {
+        if (resident->id != set.id.value || resident->device != set.device.value)
+            continue;
+        shown["tensors"] = resident->tensors;
+        if (resident->path != "" && set.keys.empty())
+            shown["path"] = resident->path;
+        shown["loadedAt"] = timestamp(resident->loaded_at_ms);
+        shown["bytesRead"] = resident->bytes_read;
+        shown["phases"] = phases_map(resident->phases);
+        double total = 0;
+        for (const auto& [name, ms] : resident->phases)
+            total += ms;
+        auto whole = resident->phases.find("total");
+        shown["loadedMs"] = whole != resident->phases.end() ? whole->second : total;
+        auto document = json::parse(resident->fingerprint_json, "the fingerprint");
+        if (document)
+            shown["fingerprintDocument"] = *document;
+    }
+    return shown;
+}
+
+json::object load_json(const node::Load& load) {
+    return {
+        {"id", fmt::format("load-{}", static_cast<uint64_t>(load.id))},
+        {"fingerprint", ""},
+        {"model", load.model.value},
+        {"path", load.key.path},
+        {"device", load.key.device.value},
+        {"bytes", load.weight_bytes},
+        {"tensors", 0},
+        {"state", "Loading"},
+        {"pinned", false},
+        {"leases", 0},
+        {"progress",
+         {{"phase", load.phase}, {"bytesDone", load.bytes_done}, {"bytesTotal", load.bytes_total}}},
+        {"loadedMs", nullptr}};
+}
+
+} // namespace
+
+std::string timestamp(int64_t wall_ms) {
+    if (wall_ms == 0)
+        return "";
+    auto seconds = static_cast<std::time_t>(wall_ms / 1000);
+    return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(seconds), wall_ms % 1000);
+}
+
+json::object device(const NodeContext& context, const node::Device& device,
+                    const DriverBytes& driver) {
+    node::DeviceUsage usage = node::usage(context.state(), device.id);
+    json::array owners;
+    for (const node::LedgerLine& line : usage.lines)
+        owners.push_back(json::object{{"kind", kind_of(line.kind)},
+                                      {"name", line.owner},
+                                      {"bytes", line.bytes},
+                                      {"state", line.kind == node::LedgerLine::Kind::kGrant
+                                                    ? to_string(line.grant_state)
+                                                    : std::string_view()},
+                                      {"reclaimable", line.reclaimable}});
+    if (usage.reserve_bytes > 0)
+        owners.push_back(json::object{{"kind", "reserve"},
+                                      {"name", "memory.deviceReserve"},
+                                      {"bytes", usage.reserve_bytes},
+                                      {"state", ""},
+                                      {"reclaimable", false}});
+    json::object shown{{"id", device.id.value},
+                       {"kind", to_string(device.kind)},
+                       {"name", device.name},
+                       {"totalBytes", usage.total_bytes},
+                       {"reserveBytes", usage.reserve_bytes},
+                       {"usedBytes", usage.used_bytes()},
+                       {"weightBytes", usage.weight_bytes},
+                       {"grantBytes", usage.grant_bytes},
+                       {"driverUsedBytes", nullptr},
+                       {"freeBytes", usage.free_bytes},
+                       {"reclaimableBytes", usage.reclaimable_bytes},
+                       {"owners", std::move(owners)}};
+    if (auto found = driver.find(device.id.value); found != driver.end())
+        shown["driverUsedBytes"] = found->second;
+    return shown;
+}
+
+json::array devices(const NodeContext& context, const DriverBytes& driver) {
+    json::array listed;
+    for (const node::DeviceId& id : context.device_order)
+        if (auto found = context.state().devices.find(id); found != context.state().devices.end())
+            listed.push_back(device(context, found->second, driver));
+    return listed;
+}
+
+json::array weights(const NodeContext& context) {
+    json::array listed;
+    for (const auto& [key, set] : context.state().weights)
+        listed.push_back(resident_json(context, set));
+    for (const auto& [id, load] : context.state().loads)
+        if (!load.sealed && load.state != node::Load::State::kEnding)
+            listed.push_back(load_json(load));
+    return listed;
+}
+
+json::object instance(const node::Instance& instance, node::TimePoint now) {
+    auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now - instance.since);
+    return {{"name", instance.name.value},
+            {"model", instance.spec.model},
+            {"priorityClass", instance.spec.class_name},
+            {"priority", instance.priority},
+            {"driver", policies::to_string(instance.spec.engine.driver)},
+            {"state", to_string(instance.state)},
+            {"substate", instance.substate},
+            {"desired", to_string(instance.desired)},
+            {"heldBy", to_string(instance.held_by)},
+            {"reason", instance.reason},
+            {"message", instance.message},
+            {"device", instance.device ? instance.device->value : ""},
+            {"pid", instance.process.pid},
+            {"connected", instance.session},
+            {"endpoint", instance.endpoint},
+            {"grantState", to_string(instance.grant_state)},
+            {"grantBytes", instance.grant_bytes},
+            {"grantBytesMax", instance.spec.memory_limit_bytes},
+            {"overheadBytes", instance.overhead_bytes},
+            {"hostBytes", instance.host_bytes},
+            {"weightSet", instance.weights ? instance.weights->value : ""},
+            {"starts", instance.starts},
+            {"restarts", instance.restarts},
+            {"phases", phases_map(instance.phases)},
+            {"counters", counters_json(instance.counters)},
+            {"operation", instance.operation ? instance.operation->value : ""},
+            {"sinceMs", since.count()}};
+}
+
+json::array instances(const node::NodeState& state) {
+    json::array listed;
+    auto now = std::chrono::steady_clock::now();
+    for (const auto& [name, one] : state.instances)
+        listed.push_back(instance(one, now));
+    return listed;
+}
+
+json::object operation(const OperationEntry& entry) {
+    const node::Operation& operation = entry.operation;
+    json::object shown{{"id", operation.id.value},
+                       {"requestId", entry.request_id},
+                       {"kind", node::to_string(operation.kind)},
+                       {"instance", operation.instance.value},
+                       {"object", operation.object},
+                       {"mode", policies::to_string(operation.mode)},
+                       {"reached", policies::to_string(operation.reached)},
+                       {"reason", operation.cause},
+                       {"dryRun", operation.dry_run},
+                       {"state", node::to_string(operation.state)},
+                       {"message", operation.message},
+                       {"phases", phases_list(operation.phases)},
+                       {"bytesFreed", operation.bytes_freed},
+                       {"error", nullptr},
+                       {"startedAt", timestamp(entry.started_ms)},
+                       {"endedAt", nullptr},
+                       {"ms", nullptr}};
+    if (operation.error)
+        shown["error"] = json::from_error(*operation.error);
+    if (entry.ended_ms != 0) {
+        shown["endedAt"] = timestamp(entry.ended_ms);
+        shown["ms"] = entry.ended_ms - entry.started_ms;
+    }
+    return shown;
+}
+
+json::object event(const EventRecord& record) {
+    return {{"revision", record.revision}, {"time", timestamp(record.time_ms)},
+            {"kind", record.kind},         {"object", record.object},
+            {"reason", record.reason},     {"message", record.message}};
+}
+
+uint64_t resident_bytes() {
+    auto statm = read_file("/proc/self/statm", 4096);
+    if (!statm)
+        return 0;
+    size_t space = statm->find(' ');
+    uint64_t pages = 0;
+    if (space != std::string::npos)
+        std::from_chars(statm->data() + space + 1, statm->data() + statm->size(), pages);
+    return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+} // namespace berth::views

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/json.h"
+#include "scheduler/act/node_context.h"
+
+#include <map>
+#include <string>
+
+// The node's state as the JSON of the REST interface: camelCase fields, bytes and milliseconds as
+// numbers, moments as RFC 3339 text. Reads only; on the decision thread.
+namespace berth::views {
+
+// Bytes in use on each device by the driver's (host: the kernel's) word.
+using DriverBytes = std::map<std::string, uint64_t>;
+
+std::string timestamp(int64_t wall_ms); // "2024-05-01T12:00:00.123Z"
+
+json::object device(const NodeContext& context, const node::Device& device,
+                    const DriverBytes& driver);
+json::array devices(const NodeContext& context, const DriverBytes& driver);
+
+json::array weights(const NodeContext& context);
+json::object instance(const node::Instance& instance, node::TimePoint now);
+json::array instances(const node::NodeState& state);
+json::object operation(const OperationEntry& entry);
+json::object event(const EventRecord& record);
+
+// Of this process: resident bytes.
+uint64_t resident_bytes();
+
+} // namespace berth::views

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "policies/spec.h"
+#include "scheduler/act/node_context.h"
+
+#include <vector>
+
+namespace berth {
+
+// From the Node document: where things lie, defaults filled in, folders made.
+Result<NodePaths> paths_of(const policies::NodeSpec& node);
+
+// The devices that the Node document asks for, as they are found: fills in the context's devices
+// and, where GPUs are wanted, its NVML. An unknown GPU, or none at all, is an error with words.
+Result<std::vector<node::DeviceSeen>> find_devices(const policies::NodeSpec& node,
+                                                   NodeContext& context);
+
+} // namespace berth

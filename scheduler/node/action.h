@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/node/state.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+// What the actor must do, in this order. A Persist action comes before the action that it
+// announces: the actor lets the record be durable before it acts. What an action brings about comes
+// back as an event, which each action names.
+namespace berth::node {
+
+// -> LoadPlanned | LoadFailed, ..., LoaderExited. The environment is the device's own; the actor
+// knows it.
+struct StartLoad {
+    LoadId load{};
+    LoadKey key;
+    ModelName model; // empty: by path
+};
+struct GoLoad { // -> LoadProgress*, LoadSealed | LoadFailed
+    LoadId load{};
+};
+// Tell the loader Failed; it exits. -> LoaderExited
+struct RefuseLoad {
+    LoadId load{};
+    Error error;
+};
+struct KillLoad { // -> LoaderExited
+    LoadId load{};
+};
+// Hand the sealed set's descriptors to the keeper; when it has them, tell the loader Kept.
+// -> LoaderExited
+struct KeepWeights {
+    LoadId load{};
+    WeightSet set;
+};
+// Close the descriptors here and in the keeper; forget the record. -> WeightsDropped
+struct DropWeights {
+    WeightSetId set;
+    DeviceId device;
+};
+// For those who wait in Attach: the load with this key has ended.
+struct LoadFinished {
+    LoadKey key;
+    std::optional<WeightSetId> set;
+    std::optional<Error> error;
+};
+
+// Make a token, record its hash, spawn. -> ProcessStarted | ProcessStartFailed, ..., ProcessExited
+struct StartProcess {
+    InstanceName instance;
+    policies::InstanceSpec spec;
+    policies::ModelSpec model; // name empty: none
+    DeviceId device;
+    uint64_t grant_bytes = 0;
+};
+struct TerminateProcess { // SIGTERM to the group: engines without a session. -> ProcessExited
+    InstanceName instance;
+    ProcessRef process;
+};
+struct StopProcess { // SIGSTOP to the group
+    InstanceName instance;
+    ProcessRef process;
+};
+struct KillProcess { // SIGKILL to the group. -> ProcessExited
+    InstanceName instance;
+    ProcessRef process;
+};
+struct SendCommand { // -> CommandDone (or SessionClosed)
+    InstanceName instance;
+    CommandId command{};
+    CommandKind kind = CommandKind::kPause;
+    uint64_t grant_bytes = 0;
+    int64_t grace_ms = 0;
+    policies::KvOnOffload kv = policies::KvOnOffload::kAuto;
+    bool canary = true;
+};
+struct ConfirmBytes { // -> BytesConfirmed
+    InstanceName instance;
+    DeviceId device;
+    ProcessRef process;
+};
+
+struct ArmTimer { // -> DeadlineExpired
+    TimerId timer{};
+    TimePoint at;
+};
+struct CancelTimer {
+    TimerId timer{};
+};
+
+struct PersistInstance {
+    Instance instance;
+};
+struct ForgetInstance {
+    InstanceName instance;
+};
+struct PersistWeights { // its pin or its keys have changed
+    WeightSet set;
+};
+struct PersistOperation {
+    Operation operation;
+};
+// The operation has ended; its record was persisted just before. state, error, message, bytes_freed
+// and phases are final.
+struct OperationDone {
+    Operation operation;
+};
+
+struct EmitEvent {
+    bool warning = false;
+    std::string object; // "instance/nightly", "device/host-0", "weights/0123...", "load/7"
+    std::string reason; // CamelCase
+    std::string message;
+};
+// Why something was done, or was not, in words that an operator can act on.
+struct Decision {
+    struct Candidate {
+        std::string name;
+        std::string why; // why taken or rejected
+        bool taken = false;
+        uint64_t bytes = 0; // that it gives
+    };
+    std::string kind;                                        // "Place", "Preempt", "Load", "Resume"
+    std::string object;                                      // "instance/chat"
+    std::vector<std::pair<std::string, std::string>> inputs; // "free" -> "1.0 GiB"
+    std::vector<Candidate> candidates;
+    std::string winner; // "" when none was found
+    std::string outcome;
+    bool carried_out = true; // false: the policy's mode is Observe or Off
+};
+
+using Action =
+    std::variant<StartLoad, GoLoad, RefuseLoad, KillLoad, KeepWeights, DropWeights, LoadFinished,
+                 StartProcess, TerminateProcess, StopProcess, KillProcess, SendCommand,
+                 ConfirmBytes, ArmTimer, CancelTimer, PersistInstance, ForgetInstance,
+                 PersistWeights, PersistOperation, OperationDone, EmitEvent, Decision>;
+
+} // namespace berth::node

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/reducer.h"
+
+namespace berth::node {
+
+namespace {
+
+std::string number(LoadId id) {
+    return std::to_string(static_cast<uint64_t>(id));
+}
+std::string number(TimerId id) {
+    return std::to_string(static_cast<uint64_t>(id));
+}
+
+struct Describe {
+    std::string operator()(const StartLoad& a) const {
+        return "StartLoad " + a.key.path + " " + a.key.device.value;
+    }
+    std::string operator()(const GoLoad& a) const { return "GoLoad " + number(a.load); }
+    std::string operator()(const RefuseLoad& a) const {
+        return "RefuseLoad " + number(a.load) + " " + a.error.reason;
+    }
+    std::string operator()(const KillLoad& a) const { return "KillLoad " + number(a.load); }
+    std::string operator()(const KeepWeights& a) const { return "KeepWeights " + a.set.id.value; }
+    std::string operator()(const DropWeights& a) const { return "DropWeights " + a.set.value; }
+    std::string operator()(const LoadFinished& a) const {
+        return "LoadFinished " + a.key.path + " " +
+               (a.error ? a.error->reason
+                : a.set ? a.set->value
+                        : "");
+    }
+    std::string operator()(const StartProcess& a) const {
+        return "StartProcess " + a.instance.value + " " + a.device.value + " " +
+               format_bytes_exact(a.grant_bytes);
+    }
+    std::string operator()(const TerminateProcess& a) const {
+        return "TerminateProcess " + a.instance.value;
+    }
+    std::string operator()(const StopProcess& a) const { return "StopProcess " + a.instance.value; }
+    std::string operator()(const KillProcess& a) const { return "KillProcess " + a.instance.value; }
+    std::string operator()(const SendCommand& a) const {
+        std::string text = "SendCommand " + a.instance.value + " " + std::string(to_string(a.kind));
+        if (a.kind == CommandKind::kRestore)
+            text += " " + format_bytes_exact(a.grant_bytes);
+        if (a.kind == CommandKind::kOffload)
+            text += " " + std::string(policies::to_string(a.kv));
+        return text;
+    }
+    std::string operator()(const ConfirmBytes& a) const {
+        return "ConfirmBytes " + a.instance.value;
+    }
+    std::string operator()(const ArmTimer& a) const { return "ArmTimer " + number(a.timer); }
+    std::string operator()(const CancelTimer& a) const { return "CancelTimer " + number(a.timer); }
+    std::string operator()(const PersistInstance& a) const {
+        return "PersistInstance " + a.instance.name.value + " " +
+               std::string(to_string(a.instance.state));
+    }
+    std::string operator()(const ForgetInstance& a) const {
+        return "ForgetInstance " + a.instance.value;
+    }
+    std::string operator()(const PersistWeights& a) const {
+        return "PersistWeights " + a.set.id.value;
+    }
+    std::string operator()(const PersistOperation& a) const {
+        return "PersistOperation " + a.operation.id.value + " " +
+               std::string(to_string(a.operation.state));
+    }
+    std::string operator()(const OperationDone& a) const {
+        return "OperationDone " + a.operation.id.value + " " +
+               std::string(to_string(a.operation.state)) +
+               (a.operation.error ? " " + a.operation.error->reason : "");
+    }
+    std::string operator()(const EmitEvent& a) const {
+        return "EmitEvent " + a.object + " " + a.reason;
+    }
+    std::string operator()(const Decision& a) const {
+        return "Decision " + a.object + " " + (a.winner.empty() ? "none" : a.winner);
+    }
+};
+
+} // namespace
+
+std::string describe(const Action& action) {
+    return std::visit(Describe{}, action);
+}
+
+} // namespace berth::node

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/step.h"
+
+namespace berth::node {
+
+void Step::on(const DocumentsApplied& event) {
+    const bool first = !s_.ready;
+    s_.documents = event.documents;
+    s_.policy = event.documents.effective_policy();
+    s_.ready = true;
+    for (const policies::InstanceSpec& spec : s_.documents.instances) {
+        const InstanceName name(spec.name);
+        if (!s_.instances.contains(name)) {
+            Instance fresh;
+            fresh.name = name;
+            fresh.order = next_id();
+            fresh.since = fresh.restart_at = now_;
+            fresh.spec = spec;
+            s_.instances.emplace(name, std::move(fresh));
+            Instance& i = *find(name);
+            dirty(i);
+            tell(i, false, "Pending", "new");
+        }
+        apply_spec(*find(name), spec);
+    }
+    std::vector<InstanceName> gone;
+    for (const auto& [name, i] : s_.instances)
+        if (s_.documents.find_instance(name.value) == nullptr)
+            gone.push_back(name);
+    for (const InstanceName& name : gone)
+        remove(*find(name));
+    for (auto& [key, set] : s_.weights) {
+        for (const policies::ModelSpec& model : s_.documents.models) {
+            if (!set.keys.contains(load_key(model, set.device)))
+                continue;
+            const bool named = set.models.insert(ModelName(model.name)).second;
+            if (named || (model.pin && !set.pinned)) {
+                set.pinned = set.pinned || model.pin;
+                act(PersistWeights{set});
+            }
+        }
+    }
+    if (first)
+        finish_recovery();
+}
+
+void Step::apply_spec(Instance& i, const policies::InstanceSpec& spec) {
+    const policies::PriorityClass* of_class = s_.policy.find_class(spec.class_name);
+    i.priority = of_class != nullptr ? of_class->value : 0;
+    i.remove_wanted = false;
+    const bool changed = !(i.spec == spec);
+    i.spec = spec;
+    const std::string digest = policies::process_digest(spec, s_.documents.find_model(spec.model));
+    if (i.process_alive) {
+        i.restart_wanted = !i.process_digest.empty() && i.process_digest != digest;
+        if (i.restart_wanted || changed)
+            dirty(i);
+        return;
+    }
+    if (i.process_digest == digest && !changed)
+        return;
+    dirty(i);
+    const bool was_tried = !i.process_digest.empty() && i.process_digest != digest;
+    if (was_tried && (i.state == InstanceState::kFailed || i.state == InstanceState::kSucceeded)) {
+        i.failures.clear();
+        i.desired = Desired::kRunning;
+        i.held_by = HeldBy::kNobody;
+        i.restart_at = now_;
+        i.process_digest.clear();
+        enter(i, InstanceState::kPending, "", "", "its document has changed");
+    }
+    if (i.state != InstanceState::kLoading)
+        return;
+    i.device.reset(); // schedule() finds its place, and its load, anew
+    enter(i, InstanceState::kPending, "", "", "its document has changed");
+}
+
+void Step::remove(Instance& i) {
+    i.remove_wanted = true;
+    i.desired = i.state == InstanceState::kPreempting ? i.desired : Desired::kStopped;
+    dirty(i);
+    if (i.process_alive)
+        return; // schedule() stops it as soon as its state allows
+    if (i.operation)
+        finish_operation(*i.operation,
+                         Error{ErrorCode::kNotFound, i.name.value + " was removed", "Removed", 0},
+                         "removed");
+    cancel_timers(i);
+    tell(i, false, "Removed", "no longer in the documents");
+    dirty_.erase(i.name);
+    const InstanceName name = i.name;
+    act(ForgetInstance{name});
+    s_.instances.erase(name);
+}
+
+} // namespace berth::node

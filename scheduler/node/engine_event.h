@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/node/state.h"
+
+#include <optional>
+#include <string>
+
+// Events about engines: their processes, their sessions, their answers.
+namespace berth::node {
+
+// Processes and sessions.
+struct ProcessStarted {
+    InstanceName instance;
+    ProcessRef process;
+    std::string token_sha256;
+};
+struct ProcessStartFailed {
+    InstanceName instance;
+    Error error;
+};
+struct ProcessExited {
+    InstanceName instance;
+    ProcessRef process;      // stale ones are ignored; pid 0: the current one
+    bool clean = false;      // exit code 0
+    std::string description; // "exit code 3", "killed by SIGKILL", "ended"
+    std::string log_path;
+};
+// A Hello whose token was right.
+struct SessionOpened {
+    InstanceName instance;
+    ProcessRef process; // from the peer's credentials
+    std::string program;
+    std::string endpoint;
+    uint64_t grant_bytes = 0; // mapped now
+    EngineState engine_state = EngineState::kUnknown;
+    EngineHeld held = EngineHeld::kNothing;
+};
+struct SessionClosed {
+    InstanceName instance;
+};
+struct EngineStateChanged {
+    InstanceName instance;
+    EngineState state = EngineState::kStarting;
+    std::string endpoint;
+    std::string reason;
+    std::string message;
+    Phases phases;
+    uint64_t grant_bytes = 0;
+};
+struct EngineReport {
+    InstanceName instance;
+    Counters counters;
+};
+struct CommandDone {
+    InstanceName instance;
+    CommandId command{};
+    std::optional<Error> error;
+    uint64_t grant_bytes = 0;
+    uint64_t host_bytes = 0;
+    Phases phases;
+};
+// The driver's figure for what the process holds on its device as grant (host: its "berth-grant"
+// memfds; cuda: its bytes by NVML less weights and overhead). nullopt: the driver does not say.
+struct BytesConfirmed {
+    InstanceName instance;
+    std::optional<uint64_t> grant_bytes;
+    std::optional<uint64_t> overhead_bytes; // measured, if it was
+};
+
+} // namespace berth::node

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/node/types.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace berth::node {
+
+// One engine: what was asked for, what it is, what it holds, what is under way on it.
+struct Instance {
+    InstanceName name;
+    policies::InstanceSpec spec;
+    std::string process_digest; // policies::process_digest of what its process was started with
+    int64_t priority = 0;       // its class's value
+    InstanceState state = InstanceState::kPending;
+    Desired desired = Desired::kRunning;
+    HeldBy held_by = HeldBy::kNobody;
+    std::string substate; // Draining, Reclaiming, Reserving, Restoring, Verifying, Stopping, Killed
+    std::string reason;   // CamelCase, "" when there is nothing to say
+    std::string message;
+    TimePoint since;    // of `state`
+    uint64_t order = 0; // of arrival: ties of priority go to the older
+
+    std::optional<DeviceId> device;
+    std::optional<WeightSetId> weights; // leased from StartProcess until the process has ended
+    ProcessRef process;
+    bool process_alive = false; // from StartProcess (pid may still be unknown) until ProcessExited
+    bool session = false;
+    std::string token_sha256; // set by ProcessStarted; checked by who accepts sessions
+    std::string program;
+    std::string endpoint;
+    EngineState engine_state = EngineState::kUnknown;
+    Phases phases;
+    Counters counters;
+
+    GrantState grant_state = GrantState::kNone;
+    uint64_t grant_bytes = 0;        // what the ledger counts for it now
+    uint64_t grant_bytes_resume = 0; // what it had before Offload
+    uint64_t overhead_bytes = 0;     // of its process on the device
+    uint64_t host_bytes = 0;         // KV in host memory while Suspended
+    uint64_t starts = 0;             // processes started so far
+    uint64_t restarts = 0;           // of them after an end that was not asked for
+    std::vector<TimePoint> failures; // within the crash-loop window
+    TimePoint restart_at;            // back-off: not before
+    bool restart_wanted = false;     // its spec has changed: stop, then start again
+    bool remove_wanted = false;      // no longer in the documents: stop, then forget
+
+    std::optional<OperationId> operation; // the one under way
+    std::optional<CommandId> command;     // sent, not answered
+    CommandKind command_kind = CommandKind::kPause;
+    std::optional<CommandId> late_command; // given up on; its answer may still come
+    CommandKind late_kind = CommandKind::kPause;
+    InstanceState came_from = InstanceState::kRunning; // where a preemption or resume began
+    uint64_t claimed_grant_bytes = 0;   // the engine's word after Offload, to be confirmed
+    std::optional<TimerId> timer;       // the deadline of what is under way
+    std::optional<TimerId> aside_timer; // retries: confirm again, back-off
+    TimePoint rung_started;
+    TimePoint deadline; // of the current rung
+    Nanoseconds grace{0};
+    std::string last_decision; // to record a decision once
+};
+
+} // namespace berth::node

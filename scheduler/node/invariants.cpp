@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/reducer.h"
+
+namespace berth::node {
+
+namespace {
+
+using Findings = std::vector<std::string>;
+
+void check_devices(const NodeState& state, Findings& wrong) {
+    for (const auto& [id, device] : state.devices) {
+        const DeviceUsage now = usage(state, id);
+        if (now.used_bytes() > now.total_bytes)
+            wrong.push_back(id.value + ": " + format_bytes(now.used_bytes()) +
+                            " are given out of " + format_bytes(now.total_bytes));
+        uint64_t sum = 0;
+        for (const LedgerLine& line : now.lines)
+            sum += line.bytes;
+        if (sum != now.used_bytes())
+            wrong.push_back(id.value + ": the lines' sum differs from the totals");
+    }
+}
+
+void check_process(const Instance& i, Findings& wrong) {
+    const std::string who = i.name.value + " (" + std::string(to_string(i.state)) + "): ";
+    bool wants_process = true;
+    switch (i.state) {
+    case InstanceState::kPending:
+    case InstanceState::kLoading:
+    case InstanceState::kSucceeded:
+    case InstanceState::kFailed:
+    case InstanceState::kEvicted:
+        wants_process = false;
+        break;
+    default:
+        break;
+    }
+    if (wants_process != i.process_alive)
+        wrong.push_back(who + (i.process_alive ? "has a process" : "has no process"));
+    if (i.process_alive && !i.device)
+        wrong.push_back(who + "has a process and no device");
+    if (!i.process_alive && (i.grant_bytes > 0 || i.overhead_bytes > 0 || i.session || i.weights ||
+                             i.grant_state != GrantState::kNone))
+        wrong.push_back(who + "holds bytes, weights or a session without a process");
+    if (i.process_alive && i.grant_state == GrantState::kNone)
+        wrong.push_back(who + "has a process and no grant on record");
+    if (i.state == InstanceState::kResuming && i.grant_state == GrantState::kNone)
+        wrong.push_back(who + "resumes into memory that is not reserved");
+}
+
+void check_progress(const NodeState& state, const Instance& i, Findings& wrong) {
+    const std::string who = i.name.value + " (" + std::string(to_string(i.state)) + "): ";
+    const bool needs_deadline = i.state == InstanceState::kStarting ||
+                                i.state == InstanceState::kPreempting ||
+                                i.state == InstanceState::kResuming;
+    const bool stuck = i.reason == "ProcessWontEnd";
+    if (state.ready && needs_deadline && !stuck && (!i.timer || !state.timers.contains(*i.timer)))
+        wrong.push_back(who + "has no deadline");
+    if (i.operation && !state.operations.contains(*i.operation))
+        wrong.push_back(who + "names operation " + i.operation->value + ", which is not under way");
+    if (i.state == InstanceState::kLoading) {
+        bool loads = false;
+        for (const auto& [id, load] : state.loads)
+            loads = loads || (i.device == load.key.device && load.state != Load::State::kEnding);
+        if (!loads)
+            wrong.push_back(who + "waits for a load that is not under way");
+    }
+}
+
+void check_weights(const NodeState& state, Findings& wrong) {
+    for (const auto& [key, set] : state.weights)
+        if (set.dropping && !lease_holders(state, set).empty())
+            wrong.push_back("weights " + set.id.value + " are dropped under a lease");
+    for (const auto& [name, i] : state.instances)
+        if (state.ready && i.process_alive && i.weights && i.device &&
+            find_set(state, *i.weights, *i.device) == nullptr &&
+            i.grant_state != GrantState::kUnconfirmed)
+            wrong.push_back(name.value + " has a lease on weights that are not resident");
+}
+
+void check_operations(const NodeState& state, Findings& wrong) {
+    for (const auto& [id, operation] : state.operations) {
+        const bool of_instance =
+            operation.kind == OperationKind::kPreempt || operation.kind == OperationKind::kResume;
+        if (!of_instance || !state.ready)
+            continue;
+        const auto found = state.instances.find(operation.instance);
+        if (found == state.instances.end() || found->second.operation != id)
+            wrong.push_back("operation " + id.value + " is under way on nothing");
+    }
+}
+
+} // namespace
+
+std::vector<std::string> check_invariants(const NodeState& state) {
+    Findings wrong;
+    check_devices(state, wrong);
+    for (const auto& [name, i] : state.instances) {
+        if (state.ready)
+            check_process(i, wrong);
+        check_progress(state, i, wrong);
+    }
+    check_weights(state, wrong);
+    check_operations(state, wrong);
+    return wrong;
+}
+
+} // namespace berth::node

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/ledger.h"
+
+namespace berth::node {
+
+namespace {
+
+constexpr uint64_t kGrantStepBytes = 2ULL << 20; // of the coarser backend
+
+uint64_t align_up(uint64_t bytes) {
+    return (bytes + kGrantStepBytes - 1) / kGrantStepBytes * kGrantStepBytes;
+}
+
+void add_weights(const NodeState& state, const DeviceId& device, DeviceUsage& out) {
+    for (const auto& [key, set] : state.weights) {
+        if (key.first != device)
+            continue;
+        const bool idle = !set.pinned && lease_holders(state, set).empty();
+        out.weight_bytes += set.bytes;
+        if (idle)
+            out.reclaimable_bytes += set.bytes;
+        out.lines.push_back(
+            {LedgerLine::Kind::kWeights, set.id.value, set.bytes, GrantState::kNone, idle});
+    }
+}
+
+void add_instances(const NodeState& state, const DeviceId& device, DeviceUsage& out) {
+    for (const auto& [name, i] : state.instances) {
+        if (i.device != device)
+            continue;
+        if (i.grant_bytes > 0) {
+            const bool reclaimable =
+                preemptible(state, i) && i.grant_state != GrantState::kReserved;
+            out.grant_bytes += i.grant_bytes;
+            if (i.grant_state == GrantState::kReserved)
+                out.reserved_bytes += i.grant_bytes;
+            if (i.grant_state == GrantState::kUnconfirmed)
+                out.unconfirmed_bytes += i.grant_bytes;
+            if (reclaimable)
+                out.reclaimable_bytes += i.grant_bytes;
+            out.lines.push_back(
+                {LedgerLine::Kind::kGrant, name.value, i.grant_bytes, i.grant_state, reclaimable});
+        }
+        if (i.overhead_bytes > 0) {
+            out.overhead_bytes += i.overhead_bytes;
+            out.lines.push_back({LedgerLine::Kind::kOverhead, name.value, i.overhead_bytes,
+                                 GrantState::kNone, false});
+        }
+    }
+}
+
+void add_loads(const NodeState& state, const DeviceId& device, DeviceUsage& out) {
+    for (const auto& [id, load] : state.loads) {
+        if (load.key.device != device || load.state == Load::State::kPlanning)
+            continue;
+        // A sealed set is counted among the weights; what failed is gone only with its process.
+        const uint64_t bytes = load.overhead_bytes + (load.sealed ? 0 : load.weight_bytes);
+        if (bytes == 0)
+            continue;
+        out.loader_bytes += bytes;
+        out.lines.push_back({LedgerLine::Kind::kLoader,
+                             "load-" + std::to_string(static_cast<uint64_t>(id)), bytes,
+                             GrantState::kNone, false});
+    }
+}
+
+} // namespace
+
+DeviceUsage usage(const NodeState& state, const DeviceId& device) {
+    DeviceUsage out;
+    const auto found = state.devices.find(device);
+    if (found != state.devices.end()) {
+        out.total_bytes = found->second.total_bytes;
+        const uint64_t standard = found->second.kind == DeviceKind::kCuda ? kCudaReserveBytes : 0;
+        out.reserve_bytes = state.policy.memory.device_reserve_bytes.value_or(standard);
+    }
+    add_weights(state, device, out);
+    add_instances(state, device, out);
+    add_loads(state, device, out);
+    const uint64_t taken = out.used_bytes() + out.reserve_bytes;
+    out.free_bytes = out.total_bytes > taken ? out.total_bytes - taken : 0;
+    return out;
+}
+
+const WeightSet* resident(const NodeState& state, const LoadKey& key) {
+    for (const auto& [id, set] : state.weights)
+        if (set.device == key.device && !set.dropping && set.keys.contains(key))
+            return &set;
+    return nullptr;
+}
+
+const WeightSet* find_set(const NodeState& state, const WeightSetId& set, const DeviceId& device) {
+    const auto found = state.weights.find({device, set});
+    return found == state.weights.end() ? nullptr : &found->second;
+}
+
+LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device) {
+    return LoadKey{model.path, model.dtype, device};
+}
+
+std::vector<std::string> lease_holders(const NodeState& state, const WeightSet& set) {
+    std::vector<std::string> holders;
+    for (const auto& [name, i] : state.instances)
+        if (i.process_alive && i.weights == set.id && i.device == set.device)
+            holders.push_back(name.value);
+    for (const auto& [id, lease] : state.leases)
+        if (lease.set == set.id && lease.device == set.device)
+            holders.push_back(lease.holder);
+    return holders;
+}
+
+uint64_t grant_bytes_min(const policies::InstanceSpec& spec) {
+    return align_up(
+        std::max(spec.memory_request_bytes, std::min(spec.memory_limit_bytes, kGrantBytesMin)));
+}
+
+uint64_t grant_bytes_max(const policies::InstanceSpec& spec) {
+    return std::max(align_up(spec.memory_limit_bytes), grant_bytes_min(spec));
+}
+
+uint64_t grant_bytes_whole(uint64_t bytes) {
+    return bytes / kGrantStepBytes * kGrantStepBytes;
+}
+
+uint64_t process_overhead_bytes(const NodeState& state, const DeviceId& device) {
+    const auto found = state.devices.find(device);
+    return found != state.devices.end() && found->second.kind == DeviceKind::kCuda
+               ? kCudaOverheadBytes
+               : 0;
+}
+
+bool preemptible(const NodeState& state, const Instance& instance) {
+    const policies::PriorityClass* one = state.policy.find_class(instance.spec.class_name);
+    return one == nullptr || one->preemptible;
+}
+
+} // namespace berth::node

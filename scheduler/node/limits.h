@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/units.h"
+
+#include <cstddef>
+
+// Times and counts that no policy sets.
+namespace berth::node {
+
+inline constexpr Nanoseconds kReconfirmInterval = std::chrono::milliseconds(20);
+inline constexpr Nanoseconds kReconnectTime = std::chrono::seconds(10);
+inline constexpr Nanoseconds kKilledTime = std::chrono::seconds(5);
+inline constexpr Nanoseconds kEndTime = std::chrono::seconds(10); // from Succeeded to the exit
+inline constexpr Nanoseconds kLoadStallTime = std::chrono::seconds(120);
+inline constexpr Nanoseconds kRoomRetryTime = std::chrono::seconds(5);
+inline constexpr Nanoseconds kBackOffFirst = std::chrono::milliseconds(500);
+inline constexpr Nanoseconds kBackOffMax = std::chrono::seconds(30);
+inline constexpr Nanoseconds kCrashWindow = std::chrono::minutes(10);
+inline constexpr size_t kCrashesMax = 5;
+
+} // namespace berth::node

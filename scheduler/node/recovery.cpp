@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/step.h"
+
+// After a restart of the daemon: the records say what was; the facts (which processes live, what
+// their engines say when they are back) decide. Live grants are Unconfirmed until then.
+namespace berth::node {
+
+namespace {
+
+bool has_process(InstanceState state) {
+    switch (state) {
+    case InstanceState::kStarting:
+    case InstanceState::kRunning:
+    case InstanceState::kPreempting:
+    case InstanceState::kPaused:
+    case InstanceState::kSuspended:
+    case InstanceState::kResuming:
+        return true;
+    default:
+        return false;
+    }
+}
+
+} // namespace
+
+void Step::on(const InstanceRecovered& event) {
+    Instance i;
+    i.name = event.name;
+    i.order = next_id();
+    i.since = i.restart_at = i.rung_started = now_;
+    i.state = event.state == InstanceState::kLoading ? InstanceState::kPending : event.state;
+    i.desired = event.desired;
+    i.held_by = event.held_by;
+    i.reason = event.reason;
+    i.message = event.message;
+    i.process_digest = event.process_digest;
+    i.starts = event.starts;
+    i.restarts = event.restarts;
+    i.came_from = event.state == InstanceState::kResuming && event.host_bytes == 0 &&
+                          event.grant_bytes_resume == 0
+                      ? InstanceState::kPaused
+                      : InstanceState::kSuspended;
+    const bool unseen = event.state == InstanceState::kStarting && !event.process;
+    if (has_process(i.state) && (event.alive || unseen) && s_.devices.contains(event.device)) {
+        i.device = event.device;
+        if (!event.weights.empty())
+            i.weights = event.weights;
+        i.process = event.process;
+        i.process_alive = true;
+        i.token_sha256 = event.token_sha256;
+        i.endpoint = event.endpoint;
+        i.grant_bytes = event.grant_bytes;
+        i.grant_bytes_resume = event.grant_bytes_resume;
+        i.grant_state = GrantState::kUnconfirmed;
+        i.overhead_bytes = event.overhead_bytes;
+        i.host_bytes = event.host_bytes;
+        i.phases = event.phases;
+    }
+    const InstanceName name = i.name;
+    s_.instances[name] = std::move(i);
+}
+
+void Step::on(const OperationRecovered& event) {
+    Operation operation = event.operation;
+    operation.started_at = operation.phase_started = now_;
+    s_.operations[operation.id] = operation;
+    if (Instance* i = find(operation.instance))
+        i->operation = operation.id;
+}
+
+void Step::finish_recovery() {
+    for (Instance* i : by_priority()) {
+        if (!has_process(i->state))
+            continue;
+        if (!i->process_alive) {
+            tell(*i, true, "EndedMeanwhile", "its process ended while the daemon was away");
+            ended(*i, false, "ended while the daemon was away", "");
+            continue;
+        }
+        if (i->session)
+            continue;
+        if (i->state == InstanceState::kStarting)
+            arm(i->timer, Timer{Timer::Kind::kStart, i->name, {}},
+                now_ + i->spec.engine.start_deadline);
+        else if (i->state == InstanceState::kPreempting || i->state == InstanceState::kResuming)
+            arm(i->timer, Timer{Timer::Kind::kReconnect, i->name, {}}, now_ + kReconnectTime);
+        if (i->spec.engine.driver == policies::DriverKind::kProcess)
+            i->grant_state = GrantState::kHeld;
+    }
+    const std::map<OperationId, Operation> operations = s_.operations;
+    for (const auto& [id, operation] : operations)
+        if (s_.operations.contains(id))
+            finish_recovered(operation);
+}
+
+// What was under way when the daemon died is finished from the facts, or goes on.
+void Step::finish_recovered(const Operation& operation) {
+    const Error lost{ErrorCode::kUnavailable,
+                     "the daemon was restarted before this was done; ask again", "DaemonRestarted",
+                     0};
+    const Instance* i = find(operation.instance);
+    const auto is = [i](InstanceState state) { return i != nullptr && i->state == state; };
+    bool done = false;
+    switch (operation.kind) {
+    case OperationKind::kPreempt:
+        if (is(InstanceState::kPreempting))
+            return;
+        done = (is(InstanceState::kPaused) && operation.mode == policies::Rung::kPause) ||
+               (is(InstanceState::kSuspended) && operation.mode != policies::Rung::kEvict) ||
+               (is(InstanceState::kEvicted) && i->reason != "EngineDied");
+        break;
+    case OperationKind::kResume:
+        if (is(InstanceState::kResuming) || is(InstanceState::kPending) ||
+            is(InstanceState::kStarting))
+            return;
+        done = is(InstanceState::kRunning);
+        break;
+    case OperationKind::kEvictWeights:
+        done = true;
+        for (const auto& [key, set] : s_.weights)
+            done = done && operation.object != "weights/" + set.id.value;
+        break;
+    default:
+        break;
+    }
+    finish_operation(operation.id, done ? std::nullopt : std::optional<Error>(lost),
+                     done ? "was done when the daemon was restarted" : lost.message);
+}
+
+} // namespace berth::node

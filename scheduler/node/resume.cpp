@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/step.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace berth::node {
+
+std::optional<Error> Step::resume_refusal(const Instance& i) const {
+    if (i.state == InstanceState::kSucceeded)
+        return Error{ErrorCode::kFailedPrecondition,
+                     i.name.value + " has succeeded; change its document to run it again",
+                     "NotRunning", 0};
+    if (i.operation || i.state == InstanceState::kPreempting || i.state == InstanceState::kResuming)
+        return Error{
+            ErrorCode::kFailedPrecondition,
+            i.name.value + " is " + std::string(to_string(i.state)) +
+                (i.operation ? ", operation " + i.operation->value + " is under way" : "") +
+                "; wait for it",
+            "OperationInProgress", 0};
+    const bool parked = i.state == InstanceState::kPaused || i.state == InstanceState::kSuspended;
+    if (parked && !i.session)
+        return Error{ErrorCode::kUnavailable,
+                     "the engine of " + i.name.value + " is not connected now; try again",
+                     "EngineNotConnected", 0};
+    return std::nullopt;
+}
+
+void Step::on(const OperatorResume& event) {
+    if (s_.operations.contains(event.operation))
+        return;
+    Operation operation;
+    operation.id = event.operation;
+    operation.kind = OperationKind::kResume;
+    operation.instance = event.instance;
+    operation.object = "instance/" + event.instance.value;
+    operation.cause = event.reason;
+    operation.dry_run = event.dry_run;
+    Instance* i = find(event.instance);
+    if (i == nullptr)
+        return refuse_operation(
+            operation, Error{ErrorCode::kNotFound,
+                             "no instance '" + event.instance.value + "'; see `berth status`",
+                             "InstanceNotFound", 0});
+    if (i->state == InstanceState::kRunning)
+        return answer_operation(operation, i->name.value + " is Running already");
+    if (std::optional<Error> no = resume_refusal(*i))
+        return refuse_operation(operation, std::move(*no));
+    if (event.dry_run)
+        return answer_operation(operation, "resume of " + i->name.value + " (now " +
+                                               std::string(to_string(i->state)) +
+                                               ") would be tried");
+    operation.started_at = operation.phase_started = now_;
+    s_.operations[operation.id] = operation;
+    i->operation = operation.id;
+    act(PersistOperation{operation});
+    if (i->state == InstanceState::kPaused) {
+        i->came_from = InstanceState::kPaused;
+        i->desired = Desired::kRunning;
+        i->rung_started = now_;
+        i->deadline = now_ + s_.policy.resume.verify_timeout;
+        enter(*i, InstanceState::kResuming, "Restoring");
+        arm(i->timer, Timer{Timer::Kind::kRung, i->name, {}}, i->deadline);
+        send(*i, CommandKind::kResume);
+        return;
+    }
+    if (i->state == InstanceState::kSuspended) {
+        Error why;
+        if (!resume_suspended(*i, false, why))
+            finish_operation(*i->operation, why, why.message);
+        return;
+    }
+    if (i->state == InstanceState::kEvicted || i->state == InstanceState::kFailed) {
+        i->came_from = i->state;
+        i->failures.clear();
+        i->desired = Desired::kRunning;
+        i->held_by = HeldBy::kNobody;
+        i->restart_at = now_;
+        cancel_timers(*i);
+        enter(*i, InstanceState::kPending, "", "", "to be started again");
+    } else if (i->state == InstanceState::kPending) {
+        i->restart_at = now_; // whatever it waits for: try now
+        i->came_from = InstanceState::kPending;
+        dirty(*i);
+    }
+    // schedule() starts it; the operation ends when it runs (or cannot).
+}
+
+// Reserves first; a resume happens only into memory that is set aside for it.
+bool Step::resume_suspended(Instance& i, bool automatic, Error& why) {
+    const Device& device = s_.devices.at(*i.device);
+    const uint64_t standard = device.kind == DeviceKind::kCuda ? kCudaMarginBytes : 0;
+    const uint64_t margin = automatic ? s_.policy.resume.memory_margin_bytes.value_or(standard) : 0;
+    const DeviceUsage now = usage(s_, device.id);
+    const uint64_t taken = spoken_for(device.id, i, false) + margin;
+    const uint64_t available =
+        (now.free_bytes > taken ? now.free_bytes - taken : 0) + i.grant_bytes;
+    const uint64_t least = grant_bytes_min(i.spec);
+    if (available < least) {
+        why = Error{ErrorCode::kResourceExhausted,
+                    i.name.value + " needs at least " + format_bytes(least) + " on " +
+                        device.id.value + " to resume, " + format_bytes(available) +
+                        " are free for it; preempt or evict something first",
+                    "InsufficientMemory", 0};
+        if (i.reason != why.reason) {
+            i.reason = why.reason;
+            i.message = why.message;
+            dirty(i);
+            tell(i, true, why.reason, why.message);
+        }
+        return false;
+    }
+    const uint64_t wanted =
+        i.grant_bytes_resume > 0 ? i.grant_bytes_resume : grant_bytes_max(i.spec);
+    i.came_from = InstanceState::kSuspended;
+    i.desired = Desired::kRunning;
+    i.grant_bytes = std::max(
+        std::clamp(wanted, least, std::max(least, grant_bytes_whole(available))), i.grant_bytes);
+    i.grant_state = GrantState::kReserved;
+    i.grace = Nanoseconds(0);
+    i.rung_started = now_;
+    i.deadline = now_ + s_.policy.resume.verify_timeout;
+    cancel_timers(i);
+    operation_phase(i, "reserving");
+    enter(i, InstanceState::kResuming, "Restoring");
+    arm(i.timer, Timer{Timer::Kind::kRung, i.name, {}}, i.deadline);
+    send(i, CommandKind::kRestore, i.grant_bytes);
+    return true;
+}
+
+void Step::resume_done(Instance& i) {
+    operation_phase(i, "restoring");
+    cancel_timers(i);
+    i.grant_state = i.session ? GrantState::kHeld : GrantState::kUnconfirmed;
+    i.host_bytes = 0;
+    i.held_by = HeldBy::kNobody;
+    i.desired = Desired::kRunning;
+    enter(i, InstanceState::kRunning);
+    if (i.operation)
+        finish_operation(*i.operation, std::nullopt, i.name.value + " is Running");
+}
+
+void Step::resume_failed(Instance& i, const Error& why) {
+    cancel_timers(i);
+    i.late_command.reset();
+    i.command.reset();
+    const bool from_pause = i.came_from == InstanceState::kPaused;
+    const std::string reason = why.reason.empty() ? "ResumeFailed" : why.reason;
+    if (i.held_by == HeldBy::kNobody)
+        i.held_by = HeldBy::kOperator;
+    if (i.operation)
+        finish_operation(*i.operation, why, why.message);
+    if (s_.policy.resume.on_failure == policies::OnResumeFailure::kEvict) {
+        tell(i, true, reason, why.message + "; it is evicted, as the policy says");
+        return begin_rung(i, policies::Rung::kEvict, i.held_by, s_.policy.preemption.grace_period);
+    }
+    i.desired = from_pause ? Desired::kPaused : Desired::kSuspended;
+    // A planner's victim whose restore fails is not tried again and again: an operator looks.
+    i.held_by = HeldBy::kOperator;
+    enter(i, from_pause ? InstanceState::kPaused : InstanceState::kSuspended, "", reason,
+          why.message);
+    tell(i, true, reason, why.message);
+    if (from_pause)
+        return;
+    // The reserved bytes stay counted until the driver says how much of them it holds.
+    i.grant_state = i.session ? GrantState::kHeld : GrantState::kUnconfirmed;
+    act(ConfirmBytes{i.name, *i.device, i.process});
+}
+
+} // namespace berth::node

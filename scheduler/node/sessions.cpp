@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/step.h"
+
+#include <utility>
+
+namespace berth::node {
+
+void Step::on(const ProcessStarted& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || !i->process_alive)
+        return;
+    i->process = event.process;
+    i->token_sha256 = event.token_sha256;
+    dirty(*i);
+    if (i->substate == "Killed") {
+        kill(*i);
+    } else if (i->state == InstanceState::kPreempting && !i->session) {
+        act(TerminateProcess{i->name, i->process});
+    } else if (i->state == InstanceState::kStarting &&
+               i->spec.engine.driver == policies::DriverKind::kProcess) {
+        i->grant_state = GrantState::kHeld; // it has no session that could say Ready
+        become_running(*i);
+    }
+}
+
+void Step::on(const ProcessStartFailed& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || !i->process_alive || i->process)
+        return;
+    ended(*i, false, "could not be started: " + event.error.message, "");
+}
+
+void Step::become_running(Instance& i) {
+    cancel_timers(i);
+    i.desired = Desired::kRunning;
+    enter(i, InstanceState::kRunning);
+    if (i.operation)
+        finish_operation(*i.operation, std::nullopt, i.name.value + " is Running");
+}
+
+// An engine that holds more than its grant endangers its neighbours: it is ended.
+bool Step::check_claim(Instance& i, uint64_t grant_bytes) {
+    const uint64_t slack = confirm_slack_bytes(s_.devices.at(*i.device).kind);
+    // In between, the old size is right on the way down and the reserved one on the way up.
+    if (grant_bytes <=
+        std::max(i.grant_bytes, i.state == InstanceState::kPreempting ? i.grant_bytes_resume : 0) +
+            slack)
+        return true;
+    if (i.substate == "Killed")
+        return false;
+    i.reason = "GrantExceeded";
+    i.message =
+        "holds " + format_bytes(grant_bytes) + ", granted were " + format_bytes(i.grant_bytes);
+    tell(i, true, i.reason, i.message + "; its process is ended");
+    kill(i);
+    return false;
+}
+
+void Step::on(const SessionOpened& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || !i->process_alive || !i->device)
+        return;
+    i->session = true;
+    if (!i->process)
+        i->process = event.process;
+    i->program = event.program;
+    if (!event.endpoint.empty())
+        i->endpoint = event.endpoint;
+    if (event.engine_state != EngineState::kUnknown)
+        i->engine_state = event.engine_state;
+    if (i->state != InstanceState::kResuming || i->grant_state != GrantState::kReserved)
+        i->grant_state = GrantState::kHeld;
+    dirty(*i);
+    if (check_claim(*i, event.grant_bytes) && i->substate != "Killed")
+        reconcile(*i, event.held, event.grant_bytes);
+}
+
+// What the engine is and what the records say are brought together: the engine's facts count, and
+// what was on its way to it is sent again.
+void Step::reconcile(Instance& i, EngineHeld held, uint64_t grant_bytes) {
+    switch (i.state) {
+    case InstanceState::kStarting:
+        if (i.engine_state == EngineState::kReady)
+            become_running(i);
+        return;
+    case InstanceState::kRunning:
+        if (i.reason == "EngineNotConnected")
+            enter(i, i.state);
+        if (held == EngineHeld::kPaused)
+            send(i, CommandKind::kResume);
+        else if (held == EngineHeld::kOffloaded)
+            begin_rung(i, policies::Rung::kOffload, HeldBy::kPlanner,
+                       s_.policy.preemption.grace_period);
+        return;
+    case InstanceState::kPaused:
+        if (held == EngineHeld::kNothing)
+            begin_rung(i, policies::Rung::kPause, i.held_by, s_.policy.preemption.grace_period);
+        return;
+    case InstanceState::kSuspended:
+        if (held != EngineHeld::kOffloaded)
+            begin_rung(i, policies::Rung::kOffload, i.held_by, s_.policy.preemption.grace_period);
+        return;
+    case InstanceState::kPreempting:
+        if (i.desired == Desired::kPaused && held == EngineHeld::kPaused)
+            return settle(i, InstanceState::kPaused, 0);
+        if (i.desired == Desired::kSuspended && held == EngineHeld::kOffloaded) {
+            cancel_timers(i);
+            i.command.reset();
+            i.deadline = now_ + s_.policy.preemption.reclaim_deadline;
+            arm(i.timer, Timer{Timer::Kind::kRung, i.name, {}}, i.deadline);
+            return confirm(i, grant_bytes);
+        }
+        return begin_rung(i, rung_of(i.desired), i.held_by, i.grace);
+    case InstanceState::kResuming: {
+        if (held == EngineHeld::kNothing)
+            return resume_done(i);
+        i.rung_started = now_;
+        i.deadline = now_ + s_.policy.resume.verify_timeout;
+        arm(i.timer, Timer{Timer::Kind::kRung, i.name, {}}, i.deadline);
+        const bool restore = held == EngineHeld::kOffloaded;
+        send(i, restore ? CommandKind::kRestore : CommandKind::kResume,
+             restore ? i.grant_bytes : 0);
+        return;
+    }
+    default:
+        return;
+    }
+}
+
+void Step::on(const SessionClosed& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || !i->session)
+        return;
+    i->session = false;
+    // The process still has its mapping and its grant: nobody else gets those bytes.
+    if (i->grant_state == GrantState::kHeld)
+        i->grant_state = GrantState::kUnconfirmed;
+    dirty(*i);
+}
+
+void Step::on(const EngineStateChanged& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || !i->session)
+        return;
+    i->engine_state = event.state;
+    if (!event.endpoint.empty())
+        i->endpoint = event.endpoint;
+    for (const auto& [name, ms] : event.phases)
+        i->phases[name] = ms;
+    dirty(*i);
+    if (event.state == EngineState::kReady && i->state == InstanceState::kStarting) {
+        become_running(*i);
+    } else if (event.state == EngineState::kFailed) {
+        i->reason = event.reason.empty() ? "EngineFailed" : event.reason;
+        i->message = event.message;
+        tell(*i, true, i->reason, i->message);
+    }
+    const bool over = event.state == EngineState::kSucceeded || event.state == EngineState::kFailed;
+    if (over && (i->state == InstanceState::kRunning || i->state == InstanceState::kStarting) &&
+        i->substate != "Killed")
+        arm(i->timer, Timer{Timer::Kind::kKilled, i->name, {}}, now_ + kEndTime);
+}
+
+void Step::on(const EngineReport& event) {
+    // Not worth a record; and the figures may be a moment old, so nothing is concluded from them.
+    if (Instance* i = find(event.instance); i != nullptr && i->session)
+        i->counters = event.counters;
+}
+
+} // namespace berth::node

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/node/instance.h"
+#include "scheduler/node/resources.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+// The node's state: plain values, copyable (a plan is a copy to which events are applied). Only
+// apply() changes it; everybody else reads it, on the decision thread.
+namespace berth::node {
+
+enum class OperationKind { kPreempt, kResume, kLoad, kEvictWeights, kPin, kUnpin };
+enum class OperationState { kRunning, kSucceeded, kFailed };
+struct Operation {
+    OperationId id;
+    OperationKind kind = OperationKind::kPreempt;
+    InstanceName instance;
+    std::string object; // what it acts on, for people: "instance/nightly", "weights/0123..."
+    policies::Rung mode = policies::Rung::kPause;
+    policies::Rung reached = policies::Rung::kPause; // after escalation
+    std::string cause;                               // the caller's reason
+    bool dry_run = false;
+    OperationState state = OperationState::kRunning;
+    std::string message; // what was done, or would be
+    std::optional<Error> error;
+    uint64_t bytes_freed = 0;
+    Phases phases;
+    TimePoint started_at;
+    TimePoint phase_started;
+};
+
+struct Timer {
+    enum class Kind {
+        kRung,      // a preemption or resume deadline
+        kStart,     // Starting takes too long
+        kBackOff,   // try to start again
+        kConfirm,   // ask the driver's figure again
+        kKilled,    // a killed process has not ended
+        kReconnect, // a recovered engine has not come back
+        kLoadStall, // a loader has made no progress
+    } kind = Kind::kRung;
+    InstanceName instance;
+    LoadId load{};
+};
+
+struct NodeState {
+    policies::Documents documents;
+    policies::PolicySpec policy;
+    bool ready = false;    // DocumentsApplied has come; nothing is decided before
+    bool stopping = false; // Shutdown has come; nothing is decided after
+    std::map<DeviceId, Device> devices;
+    std::map<std::pair<DeviceId, WeightSetId>, WeightSet> weights;
+    std::map<LeaseId, Lease> leases;
+    std::map<LoadId, Load> loads;
+    std::map<LoadKey, uint64_t> known_weight_bytes;  // of loads that were planned before
+    std::map<LoadKey, uint64_t> known_load_overhead; // of their loaders
+    std::map<InstanceName, Instance> instances;
+    std::map<OperationId, Operation> operations; // that are under way
+    std::map<TimerId, Timer> timers;
+    uint64_t next_id = 1; // of loads, timers, commands, arrivals
+};
+
+std::string_view to_string(OperationKind kind);   // "Preempt", "Resume", "Load", ...
+std::string_view to_string(OperationState state); // "Running", "Succeeded", "Failed"
+Result<OperationKind> operation_kind_from(std::string_view name);
+
+} // namespace berth::node

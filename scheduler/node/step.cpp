@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/step.h"
+
+#include <chrono>
+#include <utility>
+
+namespace berth::node {
+
+namespace {
+
+// What changes the world outside, and so must find its intent on record.
+bool is_outward(const Action& action) {
+    return !std::holds_alternative<PersistInstance>(action) &&
+           !std::holds_alternative<EmitEvent>(action) &&
+           !std::holds_alternative<Decision>(action) && !std::holds_alternative<ArmTimer>(action) &&
+           !std::holds_alternative<CancelTimer>(action) &&
+           !std::holds_alternative<PersistOperation>(action);
+}
+
+double milliseconds(Nanoseconds duration) {
+    return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+} // namespace
+
+std::vector<Action> apply(NodeState& state, const Event& event, TimePoint now) {
+    return Step(state, now).run(event);
+}
+
+std::string object_of(const Instance& i) {
+    return "instance/" + i.name.value;
+}
+
+std::vector<Action> Step::run(const Event& event) {
+    if (s_.stopping)
+        return {};
+    std::visit([this](const auto& one) { on(one); }, event);
+    schedule();
+    flush();
+    return std::move(actions_);
+}
+
+void Step::flush() {
+    for (const InstanceName& name : std::exchange(dirty_, {}))
+        if (const Instance* i = find(name))
+            actions_.push_back(PersistInstance{*i});
+}
+
+void Step::act(Action action) {
+    if (is_outward(action))
+        flush();
+    actions_.push_back(std::move(action));
+}
+
+Instance* Step::find(const InstanceName& name) {
+    const auto found = s_.instances.find(name);
+    return found == s_.instances.end() ? nullptr : &found->second;
+}
+
+void Step::tell(const Instance& i, bool warning, std::string reason, std::string message) {
+    act(EmitEvent{warning, object_of(i), std::move(reason), std::move(message)});
+}
+
+void Step::enter(Instance& i, InstanceState state, std::string substate, std::string reason,
+                 std::string message) {
+    const bool changed = i.state != state || i.reason != reason;
+    if (i.state != state)
+        i.since = now_;
+    i.state = state;
+    i.substate = std::move(substate);
+    i.reason = std::move(reason);
+    i.message = std::move(message);
+    dirty(i);
+    if (!changed)
+        return;
+    std::string text = i.message;
+    if (!i.reason.empty())
+        text = i.reason + (text.empty() ? "" : ": " + text);
+    const bool warning = state == InstanceState::kFailed || i.reason == "BackOff" ||
+                         i.reason == "EngineDied" || i.reason == "InsufficientMemory";
+    tell(i, warning, std::string(to_string(state)), std::move(text));
+}
+
+void Step::arm(std::optional<TimerId>& slot, Timer timer, TimePoint at) {
+    cancel(slot);
+    const TimerId id{next_id()};
+    s_.timers[id] = std::move(timer);
+    slot = id;
+    act(ArmTimer{id, at});
+}
+
+void Step::cancel(std::optional<TimerId>& slot) {
+    if (!slot)
+        return;
+    if (s_.timers.erase(*slot) > 0)
+        act(CancelTimer{*slot});
+    slot.reset();
+}
+
+void Step::cancel_timers(Instance& i) {
+    cancel(i.timer);
+    cancel(i.aside_timer);
+}
+
+void Step::send(Instance& i, CommandKind kind, uint64_t grant_bytes) {
+    const CommandId id{next_id()};
+    i.command = id;
+    i.command_kind = kind;
+    dirty(i);
+    SendCommand command;
+    command.instance = i.name;
+    command.command = id;
+    command.kind = kind;
+    command.grant_bytes = grant_bytes;
+    command.grace_ms = std::chrono::ceil<std::chrono::milliseconds>(i.grace).count();
+    command.canary = s_.policy.resume.verify_canary;
+    command.kv = s_.policy.preemption.kv_on_offload;
+    if (kind == CommandKind::kOffload) {
+        uint64_t host_bytes = i.grant_bytes;
+        for (const auto& [name, other] : s_.instances)
+            host_bytes += other.host_bytes;
+        // Past the limit nothing more is saved: the engine computes its KV again.
+        if (host_bytes > s_.policy.memory.host_pinned_limit_bytes)
+            command.kv = policies::KvOnOffload::kDrop;
+    }
+    // Without a connection it is sent when the engine is back (see reconcile).
+    if (i.session)
+        act(std::move(command));
+}
+
+void Step::operation_phase(Instance& i, const std::string& name) {
+    if (!i.operation)
+        return;
+    const auto found = s_.operations.find(*i.operation);
+    if (found == s_.operations.end())
+        return;
+    Operation& operation = found->second;
+    operation.phases[name] += milliseconds(now_ - operation.phase_started);
+    operation.phase_started = now_;
+}
+
+void Step::finish_operation(const OperationId& id, std::optional<Error> error, std::string message,
+                            uint64_t bytes_freed) {
+    const auto found = s_.operations.find(id);
+    if (found == s_.operations.end())
+        return;
+    Operation operation = std::move(found->second);
+    s_.operations.erase(found);
+    if (Instance* i = find(operation.instance); i != nullptr && i->operation == id) {
+        i->operation.reset();
+        dirty(*i);
+    }
+    operation.state = error ? OperationState::kFailed : OperationState::kSucceeded;
+    operation.error = std::move(error);
+    operation.message = std::move(message);
+    operation.bytes_freed += bytes_freed;
+    operation.phases["total"] = milliseconds(now_ - operation.started_at);
+    flush();
+    act(PersistOperation{operation});
+    act(OperationDone{std::move(operation)});
+}
+
+void Step::refuse_operation(Operation operation, Error error) {
+    operation.state = OperationState::kFailed;
+    operation.message = error.message;
+    operation.error = std::move(error);
+    operation.started_at = operation.phase_started = now_;
+    if (!operation.dry_run)
+        act(PersistOperation{operation});
+    act(OperationDone{std::move(operation)});
+}
+
+void Step::answer_operation(Operation operation, std::string message) {
+    operation.state = OperationState::kSucceeded;
+    operation.message = std::move(message);
+    operation.started_at = operation.phase_started = now_;
+    if (!operation.dry_run)
+        act(PersistOperation{operation});
+    act(OperationDone{std::move(operation)});
+}
+
+void Step::on(const DeviceSeen& event) {
+    s_.devices[event.id] = Device{event.id, event.kind, event.name, event.total_bytes};
+}
+
+void Step::on(const Shutdown&) {
+    s_.stopping = true;
+    for (const auto& [id, timer] : s_.timers)
+        act(CancelTimer{id});
+    s_.timers.clear();
+    for (const auto& [name, i] : s_.instances)
+        dirty_.insert(name);
+}
+
+void Step::on(const DeadlineExpired& event) {
+    const auto found = s_.timers.find(event.timer);
+    if (found == s_.timers.end())
+        return;
+    const Timer timer = found->second;
+    s_.timers.erase(found);
+    if (timer.kind == Timer::Kind::kLoadStall) {
+        load_stalled(timer.load);
+        return;
+    }
+    Instance* i = find(timer.instance);
+    if (i == nullptr)
+        return;
+    if (i->timer == event.timer)
+        i->timer.reset();
+    if (i->aside_timer == event.timer)
+        i->aside_timer.reset();
+    switch (timer.kind) {
+    case Timer::Kind::kRung:
+    case Timer::Kind::kReconnect: {
+        const bool away = timer.kind == Timer::Kind::kReconnect;
+        const bool reclaiming = i->substate == "Reclaiming";
+        const Error late{
+            ErrorCode::kDeadlineExceeded,
+            reclaiming ? "the driver has not confirmed the freed bytes in time"
+            : away     ? "the engine has not come back within " + format_duration(kReconnectTime)
+                       : "the engine has not answered " + std::string(to_string(i->command_kind)) +
+                         " within " + format_duration(now_ - i->rung_started),
+            reclaiming ? "ShortReclaim" : "DeadlineExceeded", 0};
+        if (i->state == InstanceState::kPreempting)
+            rung_missed(*i, late);
+        else if (i->state == InstanceState::kResuming)
+            resume_failed(*i, late);
+        break;
+    }
+    case Timer::Kind::kStart:
+        i->reason = "StartTimedOut";
+        i->message = "not Ready within " + format_duration(i->spec.engine.start_deadline);
+        tell(*i, true, i->reason, i->message + "; its process is ended");
+        kill(*i);
+        break;
+    case Timer::Kind::kConfirm:
+        if (i->state == InstanceState::kPreempting && i->device)
+            act(ConfirmBytes{i->name, *i->device, i->process});
+        break;
+    case Timer::Kind::kKilled:
+        if (i->substate != "Killed") {
+            kill(*i);
+            break;
+        }
+        if (!i->process) // recovered without a pid, and never seen since
+            return ended(*i, false, "its process was never seen", "");
+        i->reason = "ProcessWontEnd";
+        i->message = "killed, and still there after " + format_duration(kKilledTime) +
+                     "; its bytes stay counted until it has ended (look for a hung device)";
+        dirty(*i);
+        tell(*i, true, i->reason, i->message);
+        if (i->operation)
+            finish_operation(*i->operation,
+                             Error{ErrorCode::kDeadlineExceeded, i->message, i->reason, 0},
+                             i->message);
+        break;
+    case Timer::Kind::kBackOff:
+    case Timer::Kind::kLoadStall:
+        break; // schedule() looks at what is due
+    }
+}
+
+} // namespace berth::node

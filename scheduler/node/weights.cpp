@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/step.h"
+
+namespace berth::node {
+
+void Step::on(const WeightsAdopted& event) {
+    WeightSet set;
+    set.id = event.id;
+    set.fingerprint = event.fingerprint;
+    set.device = event.device;
+    set.bytes = event.bytes;
+    set.pinned = event.pinned;
+    set.last_used = now_;
+    if (!event.path.empty()) {
+        const LoadKey key{event.path, event.dtype, event.device};
+        set.keys.insert(key);
+        s_.known_weight_bytes[key] = event.bytes;
+    }
+    if (!event.model.empty())
+        set.models.insert(event.model);
+    const auto [place, fresh] = s_.weights.try_emplace({set.device, set.id}, set);
+    if (!fresh) // another path to it, in a record of its own
+        place->second.keys.insert(set.keys.begin(), set.keys.end());
+}
+
+void Step::on(const LeaseOpened& event) {
+    const auto found = s_.weights.find({event.device, event.set});
+    if (found == s_.weights.end())
+        return;
+    found->second.last_used = now_;
+    if (const Instance* i = find(event.instance);
+        i != nullptr && i->weights == event.set && i->device == event.device)
+        return; // its own: leased from StartProcess on
+    s_.leases[event.lease] =
+        Lease{event.lease, event.set, event.device, event.holder, event.instance};
+}
+
+void Step::on(const LeaseClosed& event) {
+    const auto found = s_.leases.find(event.lease);
+    if (found == s_.leases.end())
+        return;
+    // A process that lives still has the mapping; its end closes the lease (see process_gone).
+    if (const Instance* i = find(found->second.instance); i != nullptr && i->process_alive)
+        return;
+    s_.leases.erase(found);
+}
+
+void Step::drop(WeightSet& set) {
+    set.dropping = true;
+    act(DropWeights{set.id, set.device});
+}
+
+void Step::on(const WeightsDropped& event) {
+    const auto found = s_.weights.find({event.device, event.set});
+    if (found == s_.weights.end() || !found->second.dropping)
+        return;
+    const WeightSet set = std::move(found->second);
+    s_.weights.erase(found);
+    act(EmitEvent{false, "weights/" + set.id.value, "Dropped",
+                  format_bytes(set.bytes) + " are free on " + set.device.value});
+    if (!set.operation)
+        return;
+    if (const auto waiting = s_.operations.find(*set.operation); waiting != s_.operations.end())
+        waiting->second.bytes_freed += set.bytes;
+    for (const auto& [key, other] : s_.weights)
+        if (other.operation == set.operation)
+            return; // the same set on another device is still going
+    finish_operation(*set.operation, std::nullopt, "weight set " + set.id.value + " is gone");
+}
+
+void Step::on(const WeightsPin& event) {
+    Operation operation;
+    operation.id = event.operation;
+    operation.kind = event.pinned ? OperationKind::kPin : OperationKind::kUnpin;
+    operation.object = "weights/" + event.set.value;
+    bool found = false;
+    for (auto& [key, set] : s_.weights) {
+        if (set.id != event.set || set.dropping)
+            continue;
+        found = true;
+        set.pinned = event.pinned;
+        act(PersistWeights{set});
+    }
+    if (!found)
+        return refuse_operation(operation, Error{ErrorCode::kNotFound,
+                                                 "no weight set '" + event.set.value +
+                                                     "' is resident; see `berth get weights`",
+                                                 "WeightsNotFound", 0});
+    answer_operation(operation, event.pinned ? "pinned" : "unpinned");
+}
+
+void Step::on(const WeightsEvict& event) {
+    if (s_.operations.contains(event.operation))
+        return;
+    Operation operation;
+    operation.id = event.operation;
+    operation.kind = OperationKind::kEvictWeights;
+    operation.object = "weights/" + event.set.value;
+    operation.dry_run = event.dry_run;
+    std::vector<WeightSet*> sets;
+    uint64_t bytes = 0;
+    for (auto& [key, set] : s_.weights) {
+        if (set.id != event.set || set.dropping)
+            continue;
+        const std::vector<std::string> holders = lease_holders(s_, set);
+        if (!holders.empty()) {
+            std::string names;
+            for (const std::string& holder : holders)
+                names += (names.empty() ? "" : ", ") + holder;
+            return refuse_operation(operation,
+                                    Error{ErrorCode::kFailedPrecondition,
+                                          "in use by " + names + "; evict or end these first",
+                                          "WeightsInUse", 0});
+        }
+        if (set.pinned)
+            return refuse_operation(operation, Error{ErrorCode::kFailedPrecondition,
+                                                     "pinned; unpin it first", "WeightsPinned", 0});
+        sets.push_back(&set);
+        bytes += set.bytes;
+    }
+    if (sets.empty())
+        return refuse_operation(operation, Error{ErrorCode::kNotFound,
+                                                 "no weight set '" + event.set.value +
+                                                     "' is resident; see `berth get weights`",
+                                                 "WeightsNotFound", 0});
+    if (event.dry_run)
+        return answer_operation(operation, format_bytes(bytes) + " would come free");
+    operation.started_at = operation.phase_started = now_;
+    s_.operations[operation.id] = operation;
+    act(PersistOperation{operation});
+    for (WeightSet* set : sets) {
+        set->operation = operation.id;
+        drop(*set);
+    }
+}
+
+} // namespace berth::node

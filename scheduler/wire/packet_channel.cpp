@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/wire/packet_channel.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+
+namespace berth {
+
+namespace asio = boost::asio;
+
+PacketChannel::PacketChannel(asio::io_context& context, UniqueFd socket, Handlers handlers)
+    : socket_(context, socket.release()), handlers_(std::move(handlers)) {}
+
+std::shared_ptr<PacketChannel> PacketChannel::open(asio::io_context& context, UniqueFd socket,
+                                                   Handlers handlers) {
+    std::shared_ptr<PacketChannel> channel(
+        new PacketChannel(context, std::move(socket), std::move(handlers)));
+    channel->wait_readable();
+    return channel;
+}
+
+void PacketChannel::wait_readable() {
+    socket_.async_wait(asio::posix::stream_descriptor::wait_read,
+                       [self = shared_from_this()](boost::system::error_code error) {
+                           if (!error)
+                               self->read_turn();
+                       });
+}
+
+void PacketChannel::read_turn() {
+    for (int i = 0; i < kReadsPerTurn && open_ && !draining_; ++i) {
+        Packet packet;
+        auto received = receive_packet_nowait(socket_.native_handle(), packet);
+        if (!received) {
+            close(received.error().message);
+            return;
+        }
+        if (!*received)
+            break;
+        handlers_.on_packet(std::move(packet));
+    }
+    if (open_ && !draining_)
+        wait_readable();
+}
+
+void PacketChannel::enqueue(const std::string& payload, const std::vector<int>& fds) {
+    if (queue_.size() >= kQueueMax) {
+        close(fmt::format("{} messages wait for the peer, which does not read them", kQueueMax));
+        return;
+    }
+    Outgoing outgoing;
+    outgoing.payload = payload;
+    for (int fd : fds) {
+        UniqueFd borrowed(fd);
+        auto copy = borrowed.duplicate();
+        (void)borrowed.release();
+        if (!copy) {
+            close(copy.error().message);
+            return;
+        }
+        outgoing.fds.push_back(std::move(*copy));
+    }
+    queue_.push_back(std::move(outgoing));
+    if (queue_.size() == 1)
+        wait_writable();
+}
+
+void PacketChannel::send(const std::string& payload, const std::vector<int>& fds) {
+    if (!open_ || draining_)
+        return;
+    if (!queue_.empty()) {
+        enqueue(payload, fds);
+        return;
+    }
+    auto sent = send_packet_nowait(socket_.native_handle(), payload, fds);
+    if (!sent)
+        close(sent.error().message);
+    else if (!*sent)
+        enqueue(payload, fds);
+}
+
+void PacketChannel::wait_writable() {
+    socket_.async_wait(asio::posix::stream_descriptor::wait_write,
+                       [self = shared_from_this()](boost::system::error_code error) {
+                           if (!error)
+                               self->write_turn();
+                       });
+}
+
+void PacketChannel::write_turn() {
+    while (open_ && !queue_.empty()) {
+        std::vector<int> fds;
+        for (const UniqueFd& fd : queue_.front().fds)
+            fds.push_back(fd.get());
+        auto sent = send_packet_nowait(socket_.native_handle(), queue_.front().payload, fds);
+        if (!sent) {
+            close(sent.error().message);
+            return;
+        }
+        if (!*sent) {
+            wait_writable();
+            return;
+        }
+        queue_.pop_front();
+    }
+    if (open_ && draining_)
+        close(drain_reason_);
+}
+
+void PacketChannel::close_after_sending(std::string why) {
+    if (!open_ || draining_)
+        return;
+    draining_ = true;
+    drain_reason_ = std::move(why);
+    if (queue_.empty())
+        close(drain_reason_);
+}
+
+void PacketChannel::close(std::string why) {
+    if (!open_)
+        return;
+    open_ = false;
+    queue_.clear();
+    // The handlers may hold the last reference to whatever called us: tell them from a fresh turn.
+    asio::post(socket_.get_executor(), [self = shared_from_this(), reason = std::move(why)] {
+        boost::system::error_code ignored;
+        self->socket_.close(ignored);
+        Handlers handlers = std::move(self->handlers_);
+        if (handlers.on_close)
+            handlers.on_close(reason);
+    });
+}
+
+} // namespace berth

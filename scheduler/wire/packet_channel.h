@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/packet_socket.h"
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace berth {
+
+// One SEQPACKET connection on the decision thread: whole messages in and out, descriptors beside
+// them.
+//
+// Thread rule: the io_context's one thread. Nothing blocks: what the socket does not take at once
+// waits in a queue of at most kQueueMax messages, and a peer that lets it fill is cut off. The
+// channel keeps itself alive until it is closed; on_close is called once, from the io_context's
+// turn, never from within send() or close().
+class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
+  public:
+    static constexpr size_t kQueueMax = 256;
+    // Messages taken from one connection before others get their turn.
+    static constexpr int kReadsPerTurn = 16;
+
+    struct Handlers {
+        std::function<void(Packet packet)> on_packet;
+        std::function<void(const std::string& why)> on_close;
+    };
+
+    static std::shared_ptr<PacketChannel> open(boost::asio::io_context& context, UniqueFd socket,
+                                               Handlers handlers);
+    PacketChannel(const PacketChannel&) = delete;
+    PacketChannel& operator=(const PacketChannel&) = delete;
+
+    // `fds` are the caller's: what cannot be sent at once is duplicated into the queue.
+    void send(const std::string& payload, const std::vector<int>& fds = {});
+    // Closes when what is queued has been sent; nothing is read any more.
+    void close_after_sending(std::string why);
+    void close(std::string why);
+    bool is_open() const { return open_; }
+
+  private:
+    struct Outgoing {
+        std::string payload;
+        std::vector<UniqueFd> fds;
+    };
+
+    PacketChannel(boost::asio::io_context& context, UniqueFd socket, Handlers handlers);
+    void wait_readable();
+    void wait_writable();
+    void read_turn();
+    void write_turn();
+    void enqueue(const std::string& payload, const std::vector<int>& fds);
+
+    boost::asio::posix::stream_descriptor socket_;
+    Handlers handlers_;
+    std::deque<Outgoing> queue_;
+    bool open_ = true;
+    bool draining_ = false; // no more reads; close when the queue is empty
+    std::string drain_reason_;
+};
+
+} // namespace berth

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine_shim/protocol/messages.h"
+#include "scheduler/wire/packet_channel.h"
+
+#include <boost/asio/steady_timer.hpp>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace berth {
+
+using SessionId = uint64_t;
+
+// Who may connect: root, this process's own user, and the members of one group.
+struct PeerPolicy {
+    uint32_t own_uid = 0;
+    std::string group; // empty: nobody but root and the own user
+    bool allows(const PeerCredentials& peer) const;
+};
+
+// The sessions of engines (and guests) on berthd.sock: accepts, checks who it is, decodes, and
+// hands on whole messages. It knows no instance and no weight set; what a message means is decided
+// by its observer.
+//
+// Thread rule: the io_context's one thread. The observer outlives it. A message that cannot be
+// read is answered with Failed in words, then the session is closed.
+class SessionServer {
+  public:
+    static constexpr size_t kSessionsMax = 256;
+
+    class Observer {
+      public:
+        Observer() = default;
+        Observer(const Observer&) = delete;
+        Observer& operator=(const Observer&) = delete;
+        virtual ~Observer() = default;
+        virtual void on_session(SessionId id, const PeerCredentials& peer) = 0;
+        virtual void on_message(SessionId id, protocol::Message message,
+                                std::vector<UniqueFd> fds) = 0;
+        virtual void on_session_closed(SessionId id, const std::string& why) = 0;
+    };
+
+    SessionServer(boost::asio::io_context& context, Observer& observer, PeerPolicy policy);
+    SessionServer(const SessionServer&) = delete;
+    SessionServer& operator=(const SessionServer&) = delete;
+    ~SessionServer();
+
+    Status listen(const std::string& path, int mode);
+    void stop();
+
+    // All of these ignore sessions that have ended.
+    void send(SessionId id, const protocol::Message& message, const std::vector<int>& fds = {});
+    void fail_and_close(SessionId id, uint64_t reply_to, Error error);
+    void close(SessionId id, const std::string& why);
+    bool has(SessionId id) const { return sessions_.contains(id); }
+    size_t size() const { return sessions_.size(); }
+
+  private:
+    void wait_for_peer();
+    void accept_turn();
+    void admit(UniqueFd socket);
+    void receive(SessionId id, Packet packet);
+
+    boost::asio::io_context& context_;
+    Observer& observer_;
+    PeerPolicy policy_;
+    std::string path_;
+    std::unique_ptr<boost::asio::posix::stream_descriptor> listener_;
+    boost::asio::steady_timer retry_;
+    std::map<SessionId, std::shared_ptr<PacketChannel>> sessions_;
+    SessionId next_id_ = 1;
+    // Handlers that outlive the server find this gone and do nothing.
+    std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+} // namespace berth

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: whatever the order, sizes and shortage of blocks, every sequence gets the tokens of a run
+// on its own. Method: a fake model that reads its context back from the blocks it was given.
+#include "engine_shim/reference/model/scheduler.h"
+#include "tests/engine/fake_step_model.h"
+
+#include <random>
+
+namespace berth::engine {
+namespace {
+
+using Outcome = Scheduler::Outcome;
+
+struct Answers {
+    std::map<std::string, std::vector<int32_t>> tokens;
+    std::map<std::string, TokenEvent> last;
+    TokenCallback callback() {
+        return [this](const TokenEvent& event) {
+            EXPECT_FALSE(last.contains(event.id)) << "an event after the last of " << event.id;
+            if (event.token >= 0) {
+                EXPECT_EQ(event.index, tokens[event.id].size());
+                tokens[event.id].push_back(event.token);
+            }
+            if (event.finished)
+                last[event.id] = event;
+        };
+    }
+};
+
+GenerationRequest request(const std::string& id, size_t prompt, uint32_t count) {
+    GenerationRequest made;
+    made.id = id;
+    for (size_t i = 0; i < prompt; ++i)
+        made.prompt.push_back(static_cast<int32_t>((std::hash<std::string>()(id) + i * 7) % 1000));
+    made.max_new_tokens = count;
+    made.temperature = 0;
+    return made;
+}
+
+SchedulerLimits small_limits(bool invariant = false) {
+    return {4, 8, FakeStepModel::kBlockTokens, invariant};
+}
+
+void run(Scheduler& scheduler, StepModel& model, int steps_max = 10000) {
+    while (!scheduler.idle()) {
+        ASSERT_GT(--steps_max, 0) << "it does not end";
+        const auto outcome = scheduler.step(model, {});
+        ASSERT_TRUE(outcome) << outcome.error().message;
+        ASSERT_NE(*outcome, Outcome::kIdle);
+    }
+}
+
+class SchedulerModes : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(All, SchedulerModes, testing::Bool(),
+                         [](const auto& info) { return info.param ? "BatchInvariant" : "Plain"; });
+
+TEST_P(SchedulerModes, EverySequenceGetsTheTokensOfARunOnItsOwn) {
+    for (uint32_t seed = 0; seed < 60; ++seed) {
+        std::mt19937 random(seed);
+        Scheduler scheduler(small_limits(GetParam()), {});
+        scheduler.allocator().resize(16 + random() % 20);
+        FakeStepModel model;
+        Answers answers;
+        std::vector<GenerationRequest> requests;
+        for (int i = 0; i < 9; ++i)
+            requests.push_back(
+                request("r" + std::to_string(i), 1 + random() % 30, 1 + random() % 25));
+        for (const GenerationRequest& one : requests) {
+            scheduler.add(one, answers.callback());
+            if (random() % 2 == 0)
+                ASSERT_TRUE(scheduler.step(model, {}));
+        }
+        run(scheduler, model);
+        for (const GenerationRequest& one : requests) {
+            EXPECT_EQ(answers.tokens[one.id],
+                      FakeStepModel::expected(one.prompt, one.max_new_tokens))
+                << "seed " << seed << ", " << one.id;
+            EXPECT_EQ(answers.last[one.id].finish_reason, FinishReason::kLength);
+        }
+        EXPECT_EQ(scheduler.allocator().free(), scheduler.allocator().total());
+    }
+}
+
+TEST_P(SchedulerModes, AnAbandonedStepChangesNothing) {
+    Scheduler scheduler(small_limits(GetParam()), {});
+    scheduler.allocator().resize(40);
+    FakeStepModel model;
+    Answers answers;
+    const GenerationRequest one = request("a", 19, 12);
+    scheduler.add(one, answers.callback());
+    for (int round = 0; !scheduler.idle(); ++round) {
+        ASSERT_LT(round, 200);
+        const auto given_up = scheduler.step(model, [](uint32_t layer) { return layer < 2; });
+        ASSERT_EQ(given_up.value(), Outcome::kAbandoned);
+        ASSERT_EQ(scheduler.step(model, {}).value(), Outcome::kStepped);
+    }
+    EXPECT_EQ(answers.tokens["a"], FakeStepModel::expected(one.prompt, 12));
+}
+
+TEST(Scheduler, SendsTheYoungestBackWhenBlocksRunOut) {
+    Scheduler scheduler(small_limits(), {});
+    scheduler.allocator().resize(8); // 32 tokens for 2 x 24
+    FakeStepModel model;
+    Answers answers;
+    scheduler.add(request("old", 8, 16), answers.callback());
+    scheduler.add(request("young", 8, 16), answers.callback());
+    while (!answers.last.contains("old"))
+        ASSERT_TRUE(scheduler.step(model, {}));
+    EXPECT_GE(scheduler.counts().preemptions, 1U);
+    EXPECT_FALSE(answers.last.contains("young"));
+    run(scheduler, model);
+    EXPECT_EQ(answers.tokens["young"], FakeStepModel::expected(request("young", 8, 16).prompt, 16));
+}
+
+TEST(Scheduler, ALongPromptDoesNotStopThoseWhoDecode) {
+    Scheduler scheduler(small_limits(), {});
+    scheduler.allocator().resize(100);
+    FakeStepModel model;
+    Answers answers;
+    scheduler.add(request("decodes", 4, 40), answers.callback());
+    ASSERT_TRUE(scheduler.step(model, {}));
+    scheduler.add(request("long", 80, 2), answers.callback());
+    for (size_t round = 1; round <= 10; ++round) {
+        ASSERT_TRUE(scheduler.step(model, {}));
+        EXPECT_EQ(answers.tokens["decodes"].size(), round + 1);
+        EXPECT_EQ(model.prefilled_last, 8U);
+    }
+    ASSERT_TRUE(scheduler.step(model, {}));
+    EXPECT_EQ(answers.tokens["long"].size(), 2U);
+}
+
+TEST(Scheduler, StopsAtEndTokensUnlessToldToIgnoreThem) {
+    const GenerationRequest base = request("a", 5, 20);
+    const int32_t third = FakeStepModel::expected(base.prompt, 3).back();
+    for (const bool ignore : {false, true}) {
+        Scheduler scheduler(small_limits(), {third});
+        scheduler.allocator().resize(40);
+        FakeStepModel model;
+        Answers answers;
+        GenerationRequest one = base;
+        one.ignore_eos = ignore;
+        scheduler.add(one, answers.callback());
+        run(scheduler, model);
+        EXPECT_EQ(answers.tokens["a"].size(), ignore ? 20U : 3U);
+        EXPECT_EQ(answers.last["a"].finish_reason,
+                  ignore ? FinishReason::kLength : FinishReason::kStop);
+    }
+}
+
+TEST(Scheduler, CancelEndsWaitingAndRunningRequests) {
+    Scheduler scheduler(small_limits(), {});
+    scheduler.allocator().resize(10);
+    FakeStepModel model;
+    Answers answers;
+    for (const char* id : {"a", "b", "c", "d", "e"})
+        scheduler.add(request(id, 4, 30), answers.callback());
+    ASSERT_TRUE(scheduler.step(model, {}));
+    scheduler.cancel("a");
+    scheduler.cancel("e");
+    scheduler.cancel("nobody");
+    EXPECT_EQ(answers.last["a"].finish_reason, FinishReason::kCancelled);
+    EXPECT_EQ(answers.last["e"].finish_reason, FinishReason::kCancelled);
+    run(scheduler, model);
+    EXPECT_EQ(answers.tokens["d"], FakeStepModel::expected(request("d", 4, 30).prompt, 30));
+    EXPECT_EQ(scheduler.allocator().free(), 10U);
+}
+
+TEST(Scheduler, AFailedStepEndsItsRequestsAlone) {
+    Scheduler scheduler({1, 8, FakeStepModel::kBlockTokens, false}, {});
+    scheduler.allocator().resize(40);
+    FakeStepModel model;
+    Answers answers;
+    scheduler.add(request("a", 4, 5), answers.callback());
+    scheduler.add(request("b", 4, 5), answers.callback());
+    model.fail_next = true;
+    EXPECT_FALSE(scheduler.step(model, {}));
+    EXPECT_EQ(answers.last["a"].finish_reason, FinishReason::kError);
+    EXPECT_EQ(answers.last["a"].error->message, "told to fail");
+    run(scheduler, model);
+    EXPECT_EQ(answers.last["b"].finish_reason, FinishReason::kLength);
+}
+
+TEST(Scheduler, RefusesWhatTheMemoryCanNeverHold) {
+    Scheduler scheduler(small_limits(), {});
+    scheduler.allocator().resize(3);
+    Answers answers;
+    scheduler.add(request("big", 10, 3), answers.callback());
+    scheduler.add(request("fits", 9, 3), answers.callback());
+    scheduler.refuse_impossible();
+    EXPECT_EQ(answers.last["big"].error->reason, "KvTooSmall");
+    EXPECT_EQ(scheduler.waiting_count(), 1U);
+}
+
+} // namespace
+} // namespace berth::engine

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/node/scenario_runner.h"
+#include "tests/node/scenario_words.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+namespace berth::node::test {
+
+namespace {
+
+constexpr uint64_t kModelBytes = 1ULL << 30; // of the sets that drive() loads
+
+} // namespace
+
+std::vector<Scenario> read_scenarios(const std::string& folder) {
+    std::vector<Scenario> all;
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+        if (entry.path().extension() == ".txt")
+            files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+    for (const auto& file : files) {
+        std::ifstream in(file);
+        int number = 0;
+        for (std::string text; std::getline(in, text);) {
+            ++number;
+            if (text.empty() || text.front() == '#')
+                continue;
+            const std::string head = "scenario: ";
+            if (text.rfind(head, 0) == 0)
+                all.push_back({text.substr(head.size()),
+                               file.filename().string() + ":" + std::to_string(number),
+                               {}});
+            else
+                all.back().lines.emplace_back(number, text);
+        }
+    }
+    return all;
+}
+
+std::string Runner::run(const Scenario& scenario) {
+    for (const auto& [number, text] : scenario.lines)
+        if (const std::string wrong = line(text); !wrong.empty()) {
+            std::string trace;
+            for (const Action& action : actions_)
+                trace += "\n    " + describe(action);
+            return scenario.where + ", line " + std::to_string(number) + " '" + text +
+                   "': " + wrong + "\n  actions since the last `when`:" + trace;
+        }
+    return "";
+}
+
+std::string Runner::line(const std::string& text) {
+    std::istringstream in(text);
+    Words words;
+    for (std::string word; in >> word;)
+        words.push_back(word);
+    const std::string verb = words.front();
+    words.erase(words.begin());
+    if (verb == "given")
+        return given(words);
+    if (verb == "when") {
+        actions_.clear();
+        return when(words);
+    }
+    if (verb == "then") {
+        std::string rest = text.substr(text.find("then") + 5);
+        return then(words, rest);
+    }
+    return "unknown line";
+}
+
+std::string Runner::event(const Event& event) {
+    const std::vector<Action> actions = apply(state_, event, now_);
+    for (const Action& action : actions) {
+        if (const auto* armed = std::get_if<ArmTimer>(&action))
+            timers_[armed->timer] = armed->at;
+        else if (const auto* cancelled = std::get_if<CancelTimer>(&action))
+            timers_.erase(cancelled->timer);
+        else if (const auto* finished = std::get_if<OperationDone>(&action))
+            done_[finished->operation.id] = finished->operation;
+        else if (const auto* command = std::get_if<SendCommand>(&action))
+            commands_[command->instance] = *command;
+        else if (const auto* load = std::get_if<StartLoad>(&action))
+            load_ = load->load;
+        actions_.push_back(action);
+    }
+    std::string wrong;
+    for (const std::string& one : check_invariants(state_))
+        wrong += (wrong.empty() ? "invariant broken: " : "; ") + one;
+    return wrong;
+}
+
+std::string Runner::pass(Nanoseconds time) {
+    const TimePoint end = now_ + time;
+    for (int fired = 0; fired < 1000; ++fired) {
+        const auto next =
+            std::min_element(timers_.begin(), timers_.end(),
+                             [](const auto& a, const auto& b) { return a.second < b.second; });
+        if (next == timers_.end() || next->second > end)
+            break;
+        now_ = std::max(now_, next->second);
+        const TimerId id = next->first;
+        timers_.erase(next);
+        if (const std::string wrong = event(DeadlineExpired{id}); !wrong.empty())
+            return wrong;
+    }
+    now_ = end;
+    return "";
+}
+
+std::string Runner::documents(const std::string& file) {
+    Result<policies::Documents> read = policies::load_paths({folder_ + "/" + file});
+    if (!read)
+        return read.error().message;
+    return event(DocumentsApplied{*read});
+}
+
+std::string Runner::drive() {
+    std::string wrong;
+    for (size_t i = 0; i < actions_.size() && wrong.empty(); ++i) {
+        const Action action = actions_[i];
+        if (const auto* load = std::get_if<StartLoad>(&action)) {
+            const WeightSetId set(load->key.path.substr(load->key.path.rfind('/') + 1));
+            wrong = event(LoadPlanned{load->load, "f", set, kModelBytes, 0});
+        } else if (const auto* go = std::get_if<GoLoad>(&action)) {
+            const LoadKey key = state_.loads.at(go->load).key;
+            const WeightSetId set(key.path.substr(key.path.rfind('/') + 1));
+            wrong = event(LoadSealed{go->load, "f", set, kModelBytes});
+        } else if (const auto* keep = std::get_if<KeepWeights>(&action)) {
+            wrong = event(LoaderExited{keep->load, "exit code 0"});
+        } else if (const auto* refuse = std::get_if<RefuseLoad>(&action)) {
+            wrong = event(LoaderExited{refuse->load, "exit code 1"});
+        } else if (const auto* start = std::get_if<StartProcess>(&action)) {
+            const ProcessRef process{next_pid_++, 1};
+            wrong = event(ProcessStarted{start->instance, process, "hash"});
+            if (start->spec.engine.driver == policies::DriverKind::kBerth) {
+                wrong += event(SessionOpened{start->instance, process, "engine", "", 0, {}, {}});
+                EngineStateChanged ready;
+                ready.instance = start->instance;
+                ready.state = EngineState::kReady;
+                wrong += event(ready);
+            }
+        }
+    }
+    return wrong;
+}
+
+std::string Runner::given(const Words& words) {
+    if (words[0] == "device")
+        return event(DeviceSeen{DeviceId(words[1]),
+                                words[2] == "cuda" ? DeviceKind::kCuda : DeviceKind::kHost,
+                                words[2], size_of(words[3])});
+    if (words[0] == "documents")
+        return documents(words[1]);
+    if (words[0] == "set") {
+        WeightsAdopted adopted;
+        adopted.id = WeightSetId(words[1]);
+        adopted.path = words[2];
+        adopted.device = DeviceId(words[3]);
+        adopted.bytes = size_of(words[4]);
+        return event(adopted);
+    }
+    if (words[0] == "all")
+        return drive();
+    return "unknown line";
+}
+
+std::string Runner::when(const Words& words) {
+    if (words[0] == "applied")
+        return documents(words[1]);
+    if (words[0] == "load")
+        return when_load(words);
+    if (words[0] == "shutdown")
+        return event(Shutdown{});
+    if (words[0] == "time")
+        return pass(time_of(words[2]));
+    if (words[0] == "dropped")
+        return event(WeightsDropped{WeightSetId(words[1]), DeviceId(words[2])});
+    if (words[0] == "guest") {
+        const LeaseId lease{std::stoull(words[1])};
+        if (words[2] == "leaves")
+            return event(LeaseClosed{lease});
+        return event(
+            LeaseOpened{lease, WeightSetId(words[3]), DeviceId(words[4]), "guest " + words[1], {}});
+    }
+    if (words[0] == "recovered")
+        return when_recovered(words);
+    if (words[0] == "operation" || (words.size() > 1 && !is_instance(words[0])))
+        return when_operation(words);
+    return when_instance(words);
+}
+
+std::string Runner::when_load(const Words& words) {
+    if (words[1] == "planned")
+        return event(LoadPlanned{load_, "f", WeightSetId(word_after(words, "as", "s1")),
+                                 size_of(words[2]), size_of(word_after(words, "overhead", "0"))});
+    if (words[1] == "sealed")
+        return event(
+            LoadSealed{load_, "f", WeightSetId(word_after(words, "as", "s1")), size_of(words[2])});
+    if (words[1] == "failed")
+        return event(LoadFailed{load_, Error{ErrorCode::kCorrupt, "broken", words[2], 0}});
+    return event(LoaderExited{load_, "exit code 1"});
+}
+
+std::string Runner::when_operation(const Words& words) {
+    if (words[0] == "operation") {
+        Operation operation;
+        operation.id = OperationId(words[1]);
+        operation.kind = words[2] == "preempt" ? OperationKind::kPreempt : OperationKind::kResume;
+        operation.instance = InstanceName(words[3]);
+        operation.mode = operation.reached =
+            policies::rung_from(words[4]).value_or(policies::Rung::kPause);
+        return event(OperationRecovered{operation});
+    }
+    const OperationId id(words[0]);
+    const bool dry = has(words, "dry");
+    if (words[1] == "preempts") {
+        OperatorPreempt ask{
+            id, InstanceName(words[2]), policies::rung_from(words[3]).value(), std::nullopt, "test",
+            dry};
+        if (has(words, "grace"))
+            ask.grace = time_of(word_after(words, "grace", ""));
+        return event(ask);
+    }
+    if (words[1] == "resumes")
+        return event(OperatorResume{id, InstanceName(words[2]), "test", dry});
+    if (words[1] == "loads") {
+        LoadRequested ask;
+        ask.model = ModelName(words[2]);
+        ask.operation = id;
+        return event(ask);
+    }
+    if (words[1] == "evicts")
+        return event(WeightsEvict{id, WeightSetId(words[2]), dry});
+    if (words[1] == "pins" || words[1] == "unpins")
+        return event(WeightsPin{id, WeightSetId(words[2]), words[1] == "pins"});
+    return "unknown line";
+}
+
+std::string Runner::when_instance(const Words& words) {
+    const InstanceName name(words[0]);
+    const std::string& what = words[1];
+    const uint64_t grant = size_of(word_after(words, "grant", "0"));
+    const Instance& i = state_.instances.at(name);
+    if (what == "started")
+        return event(ProcessStarted{name, ProcessRef{next_pid_++, 1}, "hash"});
+    if (what == "connects") {
+        SessionOpened hello{name,
+                            i.process ? i.process : ProcessRef{next_pid_++, 1},
+                            "engine",
+                            "",
+                            grant,
+                            EngineState::kUnknown,
+                            EngineHeld::kNothing};
+        hello.engine_state = has(words, "ready") ? EngineState::kReady : EngineState::kUnknown;
+        hello.held = engine_held_from(word_after(words, "held", "")).value();
+        return event(hello);
+    }
+    if (what == "ready" || what == "says") {
+        EngineStateChanged change;
+        change.instance = name;
+        change.state = what == "ready" ? EngineState::kReady : engine_state_from(words[2]).value();
+        change.reason = at(words, 3);
+        return event(change);
+    }
+    if (what == "disconnects")
+        return event(SessionClosed{name});
+    if (what == "exits")
+        return event(ProcessExited{name, i.process, words[2] == "0", "exit " + words[2], "log"});
+    if (what == "cannot")
+        return event(ProcessStartFailed{name, Error{ErrorCode::kIo, "no such file", "", 2}});
+    if (what == "done" || what == "refuses") {
+        CommandDone done{name,
+                         commands_[name].command,
+                         std::nullopt,
+                         grant,
+                         size_of(word_after(words, "host", "0")),
+                         {}};
+        if (what == "refuses")
+            done.error = Error{ErrorCode::kInternal, "cannot", words[2], 0};
+        return event(done);
+    }
+    if (what == "driver") {
+        BytesConfirmed figure{name, std::nullopt, std::nullopt};
+        if (words[2] != "unknown")
+            figure.grant_bytes = size_of(words[2]);
+        return event(figure);
+    }
+    return "unknown line";
+}
+
+std::string Runner::when_recovered(const Words& words) {
+    InstanceRecovered record;
+    record.name = InstanceName(words[1]);
+    record.state = instance_state_from(words[2]).value();
+    record.desired = desired_from(words[3]).value();
+    record.held_by = words[4] == "Nobody" ? HeldBy::kNobody : held_by_from(words[4]).value();
+    record.grant_bytes = record.grant_bytes_resume = size_of(words[5]);
+    record.alive = words[6] == "alive";
+    if (words[6] != "unseen")
+        record.process = ProcessRef{next_pid_++, 1};
+    record.device = DeviceId("host-0");
+    record.weights = WeightSetId("tiny");
+    return event(record);
+}
+
+} // namespace berth::node::test

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "policies/yaml.h"
+#include "scheduler/node/reducer.h"
+
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+// Runs scenarios written as lines of text, for an operator's eyes. One scenario is a name and
+// lines:
+//
+//     given device D host|cuda SIZE           given documents FILE
+//     given set ID PATH D SIZE                given all running
+//     when applied [FILE]                     when load planned|sealed SIZE, failed R, exited,
+//     refused when NAME started | ready | connects [ready] [held H] [grant SIZE] | disconnects when
+//     NAME exits HOW | cannot start      when NAME says Succeeded|Failed when NAME done [grant S]
+//     [host S]       when NAME refuses REASON when NAME driver SIZE|unknown           when OP
+//     preempts NAME MODE [grace D] [dry] when OP resumes NAME [dry]              when OP loads
+//     MODEL | evicts|pins|unpins SET when dropped SET D                      when guest N
+//     takes|leaves SET D when recovered NAME STATE DESIRED HELD GRANT alive|dead|unseen when
+//     operation OP preempt|resume NAME MODE recovered when time passes D                      when
+//     shutdown then NAME is STATE [REASON]             then NAME grant SIZE [GRANTSTATE] then NAME
+//     gone                          then free D SIZE then OP Succeeded|Failed|running [REASON]
+//     [freed SIZE] then action TEXT                        then no action TEXT then order TEXT |
+//     TEXT                  then decision OBJECT rejects|takes NAME
+//
+// "action" looks at what has been done since the last `when`. The invariants are checked after each
+// event. Fires timers in order as time passes.
+namespace berth::node::test {
+
+struct Scenario {
+    std::string name;
+    std::string where; // file:line
+    std::vector<std::pair<int, std::string>> lines;
+};
+std::vector<Scenario> read_scenarios(const std::string& folder);
+
+class Runner {
+  public:
+    explicit Runner(std::string folder) : folder_(std::move(folder)) {}
+    // "" or what went wrong, with the line.
+    std::string run(const Scenario& scenario);
+
+  private:
+    using Words = std::vector<std::string>;
+    std::string line(const std::string& text);
+    std::string given(const Words& words);
+    std::string when(const Words& words);
+    std::string when_load(const Words& words);
+    std::string when_operation(const Words& words);
+    std::string when_instance(const Words& words);
+    std::string when_recovered(const Words& words);
+    std::string then(const Words& words, const std::string& rest);
+    std::string then_instance(const Words& words);
+    std::string then_operation(const Words& words);
+    std::string then_decision(const Words& words) const;
+    std::string event(const Event& event);
+    std::string pass(Nanoseconds time);
+    std::string drive(); // plays engines and loaders until nothing is left to do
+    std::string documents(const std::string& file);
+    int count(const std::string& action, size_t from = 0, size_t* at = nullptr) const;
+    bool is_instance(const std::string& name) const;
+
+    std::string folder_;
+    NodeState state_;
+    TimePoint now_{std::chrono::hours(1)};
+    std::vector<Action> actions_; // since the last `when`
+    std::map<TimerId, TimePoint> timers_;
+    std::map<OperationId, Operation> done_;
+    std::map<InstanceName, SendCommand> commands_; // the last one to each
+    LoadId load_{};
+    int next_pid_ = 100;
+};
+
+} // namespace berth::node::test

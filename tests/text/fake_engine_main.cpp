@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// berth-fake-engine: the server and the batch runner over the fake engine.
+//   berth-fake-engine MODEL_DIR --listen HOST:PORT        serves; prints where on stdout
+//   berth-fake-engine MODEL_DIR --batch-input FILE --batch-output FILE
+// The server also answers on stdin's commands: "freeze", "hold", "thaw", and "counts", which prints
+// {"begun", "ended", "cancelled", "inFlight"}.
+#include "base/json.h"
+#include "base/log.h"
+#include "engine_shim/reference/serve/api_server.h"
+#include "engine_shim/reference/serve/batch.h"
+#include "tests/text/fake_engine.h"
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+
+#include <iostream>
+
+namespace {
+
+using namespace berth;
+
+struct Options {
+    std::string model;
+    std::string listen;
+    serve::BatchOptions batch;
+    unsigned step_us = 1000;
+    std::string end_text = "<|im_end|>";
+    std::string poison_text;
+};
+
+void obey(test::FakeEngine& engine) {
+    std::string command;
+    while (std::getline(std::cin, command)) {
+        if (command == "freeze")
+            engine.freeze(true);
+        else if (command == "hold")
+            engine.freeze(true, "Paused");
+        else if (command == "thaw")
+            engine.freeze(false);
+        json::object counts;
+        counts["begun"] = engine.begun();
+        counts["ended"] = engine.ended();
+        counts["cancelled"] = engine.cancelled();
+        counts["inFlight"] = engine.in_flight();
+        std::cout << json::serialize(counts) << std::endl;
+    }
+}
+
+Status serve_until_eof(const Options& options, test::FakeEngine& engine,
+                       const text::Tokenizer& tokenizer) {
+    boost::asio::io_context context(1);
+    serve::ApiServer server(context, engine, tokenizer, text::ChatTemplate::load(options.model));
+    BERTH_ASSIGN(std::string where, server.listen(options.listen));
+    std::cout << where << std::endl;
+    std::thread thread([&] { context.run(); });
+    obey(engine);
+    boost::asio::post(context, [&] { server.stop(); });
+    thread.join();
+    return {};
+}
+
+Status run(const Options& options) {
+    BERTH_TRY(log::start("berth-fake-engine"));
+    BERTH_ASSIGN(text::Tokenizer tokenizer,
+                 text::Tokenizer::load(options.model + "/tokenizer.json"));
+    test::FakeEngine::Settings settings;
+    settings.vocab_size = static_cast<uint32_t>(tokenizer.size());
+    settings.step = std::chrono::microseconds(options.step_us);
+    if (std::optional<int32_t> end = tokenizer.find(options.end_text))
+        settings.eos.push_back(*end);
+    settings.poison = tokenizer.find(options.poison_text).value_or(-1);
+    test::FakeEngine engine(settings);
+    if (!options.listen.empty())
+        return serve_until_eof(options, engine, tokenizer);
+    BERTH_ASSIGN(std::unique_ptr<serve::BatchRunner> runner,
+                 serve::BatchRunner::open(options.batch, engine, tokenizer,
+                                          text::ChatTemplate::load(options.model)));
+    BERTH_ASSIGN(serve::BatchSummary summary, runner->run());
+    std::cout << summary.answered << " of " << summary.total << ", " << summary.answered_here
+              << " here, " << summary.failed << " failed" << std::endl;
+    return {};
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    Options options;
+    CLI::App app("The server and the batch runner over a fake engine");
+    app.add_option("model", options.model)->required();
+    app.add_option("--listen", options.listen);
+    app.add_option("--batch-input", options.batch.input);
+    app.add_option("--batch-output", options.batch.output);
+    app.add_option("--step-us", options.step_us);
+    app.add_option("--end", options.end_text);
+    app.add_option("--poison", options.poison_text);
+    CLI11_PARSE(app, argc, argv);
+    Status status = run(options);
+    if (!status)
+        std::cerr << "berth-fake-engine: " << status.error().message << '\n';
+    return status ? 0 : 1;
+}
