@@ -31,6 +31,11 @@ if(BERTH_SANITIZE)
     target_compile_definitions(berth_options INTERFACE BERTH_SANITIZED=1)
 endif()
 
+if(BERTH_FUZZ)
+    # Coverage for the fuzz targets in all code, without libFuzzer's main.
+    target_compile_options(berth_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 # berth_library(NAME SOURCES ... LINK ...): a static library with our options, alias berth::NAME.
 function(berth_library name)
     cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})

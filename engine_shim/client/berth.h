@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BERTH_H
-#define BERTH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -130,4 +129,3 @@ BERTH_EXPORT void berth_grant_close(berth_grant* grant);
 }
 #endif
 #include "berth_loop.h"
-#endif

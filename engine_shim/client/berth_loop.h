@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BERTH_LOOP_H
-#define BERTH_LOOP_H
+#pragma once
 
 #include "berth.h"
 
@@ -73,5 +72,4 @@ BERTH_EXPORT berth_status berth_set_counters(berth_client* client, const berth_c
 
 #ifdef __cplusplus
 }
-#endif
 #endif

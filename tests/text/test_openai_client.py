@@ -269,7 +269,8 @@ def test_a_client_that_leaves_cancels_its_request(server, stream):
 
 
 def test_health_notices_an_engine_that_stands_still(server):
-    assert server.get("/health") == (200, '{"status":"ok"}')
+    status, body = server.get("/health")
+    assert status == 200 and json.loads(body) == {"status": "ok"}
     server.tell("hold")
     status, body = server.get("/health")
     assert status == 200 and json.loads(body)["status"] == "held"
