@@ -125,17 +125,22 @@ void Connection::close() {
         peer_->mark_closed();
 }
 
-void Connection::arm(std::chrono::milliseconds limit) {
+// When the limit passes, the socket is shut down in that direction rather than its operation
+// cancelled: a composed read or write that is between two of its steps has nothing to cancel, and
+// would go on without a limit. After a late request the refusal can still be written.
+void Connection::arm(std::chrono::milliseconds limit, Direction direction) {
     timed_out_ = false;
     uint64_t turn = ++timer_turn_;
     timer_.expires_after(limit);
-    timer_.async_wait([weak = weak_from_this(), turn](boost::system::error_code error) {
+    timer_.async_wait([weak = weak_from_this(), turn, direction](boost::system::error_code error) {
         auto self = weak.lock();
         if (error || !self || self->timer_turn_ != turn)
             return;
         self->timed_out_ = true;
         boost::system::error_code ignored;
-        self->socket_.cancel(ignored);
+        self->socket_.shutdown(direction == Direction::kReading ? Socket::shutdown_receive
+                                                                : Socket::shutdown_both,
+                               ignored);
     });
 }
 
@@ -146,7 +151,7 @@ bool Connection::disarm() {
 }
 
 asio::awaitable<Status> Connection::write_all(std::string bytes) {
-    arm(limits_.write_max);
+    arm(limits_.write_max, Direction::kWriting);
     auto [error, sent] = co_await asio::async_write(socket_, asio::buffer(bytes), kTuple);
     bool late = disarm();
     if (!error)
@@ -160,7 +165,7 @@ asio::awaitable<Status> Connection::write_all(std::string bytes) {
 asio::awaitable<bool> Connection::wait_first_byte() {
     if (buffer_.size() > 0)
         co_return true;
-    arm(limits_.idle_max);
+    arm(limits_.idle_max, Direction::kReading);
     auto [error, got] = co_await socket_.async_read_some(buffer_.prepare(4096), kTuple);
     disarm();
     buffer_.commit(got);
@@ -171,7 +176,7 @@ asio::awaitable<std::optional<Request>> Connection::read_request(Head* head) {
     beast::http::request_parser<beast::http::string_body> parser;
     parser.header_limit(static_cast<std::uint32_t>(limits_.header_bytes_max));
     parser.body_limit(limits_.body_bytes_max);
-    arm(limits_.request_max);
+    arm(limits_.request_max, Direction::kReading);
     auto [error, got] = co_await beast::http::async_read_header(socket_, buffer_, parser, kTuple);
     if (!error && beast::iequals(parser.get()[beast::http::field::expect], "100-continue") &&
         !parser.is_done()) {
@@ -288,6 +293,12 @@ asio::awaitable<void> Connection::handle(Request request, Head head) {
     request.peer = peer_;
     watch_peer();
     auto stream = std::make_shared<AnswerStream>(shared_from_this(), head);
+    // However the handler ends, its callbacks must not be called any more.
+    struct EndPeer {
+        std::shared_ptr<RequestPeer> peer;
+        explicit EndPeer(std::shared_ptr<RequestPeer> of) : peer(std::move(of)) {}
+        ~EndPeer() { peer->end(); }
+    } end_peer(peer_);
     std::string failure;
     try {
         if (match.endpoint->plain)

@@ -33,7 +33,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     class RequestPeer;
     struct Head;
 
-    void arm(std::chrono::milliseconds limit);
+    enum class Direction { kReading, kWriting };
+    void arm(std::chrono::milliseconds limit, Direction direction);
     bool disarm(); // whether the limit had passed
     boost::asio::awaitable<bool> wait_first_byte();
     boost::asio::awaitable<std::optional<Request>> read_request(Head* head);

@@ -13,6 +13,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <list>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -108,6 +109,11 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
                 co_await pause.async_wait(asio::use_awaitable);
                 continue;
             }
+            // Asio's accept() leaves this out: the engines that this process starts would keep the
+            // connection open.
+            ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+            // Asio accepts without close-on-exec; spawning happens on this same thread.
+            ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
             std::optional<PeerCredentials> credentials;
             int on = 1;
             if (family == AF_UNIX) {

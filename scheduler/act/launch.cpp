@@ -69,6 +69,8 @@ Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePa
     options.environment["BERTH_MODE"] = "client";
     // Exactly its own GPU, by UUID; on a host device none.
     options.environment["CUDA_VISIBLE_DEVICES"] = on_gpu ? start.device.value : "";
+    // Threads that spin while they wait would take the cores of the engines beside them.
+    options.environment.emplace("GOMP_SPINCOUNT", "0");
     options.working_directory = engine.working_directory;
     options.log_path = paths.engine_log(start.instance);
     options.new_session = true;

@@ -2,6 +2,7 @@
 #include "scheduler/admin/admin_api.h"
 
 #include "base/json.h"
+#include "cache/memory/host_meter.h"
 #include "scheduler/admin/doctor.h"
 #include "scheduler/admin/metrics_text.h"
 #include "scheduler/admin/views.h"
@@ -37,21 +38,47 @@ const json::value* find_item(const json::array& listed, const char* field,
     return nullptr;
 }
 
-views::DriverBytes gpu_bytes(const std::shared_ptr<const Nvml>& nvml,
-                             const std::vector<std::string>& gpus) {
-    views::DriverBytes bytes;
-    for (const std::string& gpu : gpus)
-        if (auto memory = nvml->memory(gpu))
-            bytes[gpu] = memory->used_bytes;
-    return bytes;
+// What the driver and the kernel are asked for, copied for a worker.
+struct BytesQuestion {
+    std::shared_ptr<const Nvml> nvml;
+    std::vector<std::string> gpus;
+    struct Host {
+        uint64_t weight_bytes = 0;
+        std::vector<int> pids;
+    };
+    std::map<std::string, Host> hosts;
+};
+
+BytesQuestion bytes_question(const NodeContext& context) {
+    BytesQuestion question;
+    question.nvml = context.nvml;
+    for (const auto& [id, environment] : context.environments) {
+        if (environment.device_kind == "cuda")
+            question.gpus.push_back(id.value);
+        else
+            question.hosts[id.value].weight_bytes = context.catalogue.bytes_on(id.value);
+    }
+    for (const auto& [name, instance] : context.state().instances)
+        if (instance.device && instance.process.pid != 0)
+            if (auto host = question.hosts.find(instance.device->value);
+                host != question.hosts.end())
+                host->second.pids.push_back(instance.process.pid);
+    return question;
 }
 
-std::vector<std::string> gpus_of(const NodeContext& context) {
-    std::vector<std::string> gpus;
-    for (const auto& [id, environment] : context.environments)
-        if (environment.device_kind == "cuda")
-            gpus.push_back(id.value);
-    return gpus;
+views::DriverBytes ask_bytes(const BytesQuestion& question) {
+    views::DriverBytes bytes;
+    if (question.nvml != nullptr)
+        for (const std::string& gpu : question.gpus)
+            if (auto memory = question.nvml->memory(gpu))
+                bytes[gpu] = memory->used_bytes;
+    for (const auto& [id, host] : question.hosts) {
+        bytes[id] = host.weight_bytes;
+        for (int pid : host.pids)
+            if (auto usage = host_usage(pid))
+                bytes[id] += usage->grant_bytes;
+    }
+    return bytes;
 }
 
 // The backends and rungs of this node, and what is not there and why.
@@ -195,12 +222,8 @@ void AdminApi::add_list_routes(http::Router& router) {
 
 asio::awaitable<Response> AdminApi::node(Request) {
     NodeContext& context = parts_.context;
-    views::DriverBytes driver;
-    std::vector<std::string> gpus = gpus_of(context);
-    if (context.nvml != nullptr && !gpus.empty()) {
-        auto ask = [nvml = context.nvml, gpus] { return gpu_bytes(nvml, gpus); };
-        driver = co_await run_on(context.io, parts_.actor.workers(), ask);
-    }
+    auto ask = [question = bytes_question(context)] { return ask_bytes(question); };
+    views::DriverBytes driver = co_await run_on(context.io, parts_.actor.workers(), ask);
     json::object keeper{{"pid", parts_.actor.keeper().pid()},
                         {"entries", context.catalogue.size() + context.gates.all().size()},
                         {"restarts", parts_.actor.keeper().restarts()}};
@@ -221,12 +244,8 @@ asio::awaitable<Response> AdminApi::node(Request) {
 
 asio::awaitable<Response> AdminApi::devices(Request request) {
     NodeContext& context = parts_.context;
-    views::DriverBytes driver;
-    std::vector<std::string> gpus = gpus_of(context);
-    if (context.nvml != nullptr && !gpus.empty()) {
-        auto ask = [nvml = context.nvml, gpus] { return gpu_bytes(nvml, gpus); };
-        driver = co_await run_on(context.io, parts_.actor.workers(), ask);
-    }
+    auto ask = [question = bytes_question(context)] { return ask_bytes(question); };
+    views::DriverBytes driver = co_await run_on(context.io, parts_.actor.workers(), ask);
     json::array listed = views::devices(context, driver);
     if (!request.params.contains("id"))
         co_return items(std::move(listed));

@@ -211,13 +211,14 @@ json::array instances(const node::NodeState& state) {
 
 json::object operation(const OperationEntry& entry) {
     const node::Operation& operation = entry.operation;
+    bool preempts = operation.kind == node::OperationKind::kPreempt;
     json::object shown{{"id", operation.id.value},
                        {"requestId", entry.request_id},
                        {"kind", node::to_string(operation.kind)},
                        {"instance", operation.instance.value},
                        {"object", operation.object},
-                       {"mode", policies::to_string(operation.mode)},
-                       {"reached", policies::to_string(operation.reached)},
+                       {"mode", preempts ? policies::to_string(operation.mode) : ""},
+                       {"reached", preempts ? policies::to_string(operation.reached) : ""},
                        {"reason", operation.cause},
                        {"dryRun", operation.dry_run},
                        {"state", node::to_string(operation.state)},

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/cli/admin_client.h"
 
-#include "base/http/client.h"
-
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -13,80 +11,131 @@ namespace berth::cli {
 
 namespace {
 
-std::string endpoint_of(std::string given) {
-    if (given.starts_with("unix:") || given.starts_with("http://"))
-        return given;
-    return "unix:" + given;
-}
+// berthd's heartbeat on an idle event stream comes every 15 s.
+constexpr std::chrono::seconds kSilenceMax{40};
 
 } // namespace
 
-AdminClient::AdminClient(std::string endpoint) : endpoint_(endpoint_of(std::move(endpoint))) {}
+Error AdminClient::explained(const Error& error) const {
+    Error told = error;
+    if (error.code == ErrorCode::kInvalidArgument)
+        return told;
+    told.reason = kNotReachable;
+    std::string remedy = "is it running? Start it with 'berthd --config FILE', or name its socket "
+                         "with --admin or BERTH_ADMIN";
+    if (error.source == EACCES)
+        remedy = "its socket is for root, the node's user and the node's group";
+    else if (error.code == ErrorCode::kDeadlineExceeded)
+        remedy = "it took the connection and is silent; look at its log";
+    told.message = fmt::format("berthd does not answer: {}; {}", error.message, remedy);
+    return told;
+}
 
-// A connection that could not be made, or broke, is told apart from what the daemon refused.
-tl::unexpected<Error> AdminClient::explain(Error error) const {
-    if (error.code == ErrorCode::kPermissionDenied) {
-        error.message += "; ask as root, as berthd's own user, or as a member of its group";
-        return fail(std::move(error));
-    }
-    if (error.code != ErrorCode::kUnavailable && error.code != ErrorCode::kDeadlineExceeded)
-        return fail(std::move(error));
-    error.reason = kUnreachable;
-    error.message = fmt::format("no berthd answers at {} ({}); start one with 'berthd --config "
-                                "FILE', or name its admin socket with --admin or BERTH_ADMIN",
-                                endpoint_, error.message);
-    return fail(std::move(error));
+http::CallOptions AdminClient::call_options() const {
+    http::CallOptions options;
+    if (!token_.empty())
+        options.headers.set("Authorization", "Bearer " + token_);
+    return options;
 }
 
 Result<json::value> AdminClient::get(const std::string& target,
                                      std::chrono::milliseconds timeout) const {
-    http::CallOptions options;
+    http::CallOptions options = call_options();
     options.timeout = timeout;
-    auto response = http::request(endpoint_, "GET", target, {}, options);
-    if (!response)
-        return explain(std::move(response).error());
-    return http::json_from(*response);
+    auto reply = http::request(endpoint_, "GET", target, {}, options);
+    if (!reply)
+        return fail(explained(reply.error()));
+    return http::json_from(*reply);
 }
 
 Result<json::value> AdminClient::post(const std::string& target, const json::object& body,
                                       std::chrono::milliseconds timeout) const {
-    http::CallOptions options;
+    http::CallOptions options = call_options();
     options.timeout = timeout;
     options.headers.set("Content-Type", "application/json");
-    auto response = http::request(endpoint_, "POST", target, json::serialize(body), options);
-    if (!response)
-        return explain(std::move(response).error());
-    return http::json_from(*response);
+    auto reply = http::request(endpoint_, "POST", target, json::serialize(body), options);
+    if (!reply)
+        return fail(explained(reply.error()));
+    return http::json_from(*reply);
 }
 
-Result<std::string> AdminClient::put_text(const std::string& target, std::string_view body) const {
-    http::CallOptions options;
+Result<std::string> AdminClient::put(const std::string& target, const std::string& body) const {
+    http::CallOptions options = call_options();
     options.headers.set("Content-Type", "application/yaml");
-    auto response = http::request(endpoint_, "PUT", target, body, options);
-    if (!response)
-        return explain(std::move(response).error());
-    if (response->status >= 400)
-        return fail(http::error_from(*response));
-    return std::move(response->body);
+    auto reply = http::request(endpoint_, "PUT", target, body, options);
+    if (!reply)
+        return fail(explained(reply.error()));
+    if (reply->status >= 300)
+        return fail(http::error_from(*reply));
+    return std::move(reply->body);
 }
 
-Status AdminClient::lines(const std::string& target, std::chrono::milliseconds silence_max,
+Status AdminClient::lines(const std::string& target,
                           const std::function<bool(std::string_view)>& on_line) const {
-    http::CallOptions options;
-    options.timeout = silence_max;
-    auto response = http::request_lines(endpoint_, "GET", target, {}, on_line, options);
-    if (!response)
-        return explain(std::move(response).error());
-    if (response->status >= 400)
-        return fail(http::error_from(*response));
+    http::CallOptions options = call_options();
+    options.timeout = kSilenceMax;
+    auto reply = http::request_lines(endpoint_, "GET", target, {}, on_line, options);
+    if (!reply)
+        return fail(explained(reply.error()));
+    if (reply->status >= 300)
+        return fail(http::error_from(*reply));
     return {};
 }
 
-std::string default_admin_socket() {
-    const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-    if (::geteuid() == 0 || runtime == nullptr || *runtime == '\0')
+std::string AdminClient::socket_path() const {
+    return endpoint_.starts_with("unix:") ? endpoint_.substr(5) : "";
+}
+
+std::string endpoint_of(const std::string& admin) {
+    if (admin.starts_with("unix:") || admin.starts_with("http://"))
+        return admin;
+    return "unix:" + admin;
+}
+
+std::string default_admin() {
+    if (::geteuid() == 0)
         return "/run/berth/admin.sock";
-    return std::string(runtime) + "/berth/admin.sock";
+    const char* folder = std::getenv("XDG_RUNTIME_DIR");
+    if (folder != nullptr && *folder != '\0')
+        return std::string(folder) + "/berth/admin.sock";
+    return fmt::format("/run/user/{}/berth/admin.sock", ::geteuid());
+}
+
+Result<json::array> items_of(const json::value& reply) {
+    if (const auto* object = reply.if_object())
+        if (const auto* items = object->if_contains("items"); items != nullptr)
+            if (const auto* listed = items->if_array())
+                return *listed;
+    return fail(ErrorCode::kCorrupt,
+                "berthd's reply has no 'items': is it of the same version as this program?");
+}
+
+std::string text_at(const json::object& from, std::string_view field) {
+    const auto* found = from.if_contains(field);
+    if (found == nullptr || !found->is_string())
+        return "";
+    return std::string(std::string_view(found->get_string()));
+}
+
+uint64_t number_at(const json::object& from, std::string_view field) {
+    const auto* found = from.if_contains(field);
+    if (found == nullptr)
+        return 0;
+    if (found->is_uint64())
+        return found->get_uint64();
+    if (found->is_int64() && found->get_int64() > 0)
+        return static_cast<uint64_t>(found->get_int64());
+    return 0;
+}
+
+double real_at(const json::object& from, std::string_view field) {
+    const auto* found = from.if_contains(field);
+    return found != nullptr && found->is_number() ? found->to_number<double>() : 0;
+}
+
+bool flag_at(const json::object& from, std::string_view field) {
+    const auto* found = from.if_contains(field);
+    return found != nullptr && found->is_bool() && found->get_bool();
 }
 
 } // namespace berth::cli

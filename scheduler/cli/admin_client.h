@@ -1,45 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/http/client.h"
 #include "base/json.h"
-#include "base/result.h"
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <string_view>
 
 namespace berth::cli {
 
-// The reason of the error when no daemon answers: it has an exit code of its own.
-inline constexpr std::string_view kUnreachable = "DaemonUnreachable";
+// Why a call came to nothing: nobody answered (the program ends with 3, not 1).
+inline constexpr std::string_view kNotReachable = "DaemonNotReachable";
 
-// Speaks REST to berthd. Blocking; one connection a call.
+// berthd's REST interface as values. Each call is one connection and blocks until the reply; any
+// thread. A reply with an error status is that error.
 class AdminClient {
   public:
-    // A path, "unix:/path" or "http://host:port".
-    explicit AdminClient(std::string endpoint);
-    const std::string& endpoint() const { return endpoint_; }
+    // `token` is for TCP endpoints, which ask for one.
+    explicit AdminClient(std::string endpoint, std::string token = {})
+        : endpoint_(std::move(endpoint)), token_(std::move(token)) {}
 
     Result<json::value> get(const std::string& target,
-                            std::chrono::milliseconds timeout = kTimeout) const;
+                            std::chrono::milliseconds timeout = std::chrono::seconds(30)) const;
     Result<json::value> post(const std::string& target, const json::object& body,
-                             std::chrono::milliseconds timeout = kTimeout) const;
-    // The reply's text.
-    Result<std::string> put_text(const std::string& target, std::string_view body) const;
-    // Lines as they come, until `on_line` returns false or the stream ends; `silence_max` between
-    // two of them.
-    Status lines(const std::string& target, std::chrono::milliseconds silence_max,
+                             std::chrono::milliseconds timeout = std::chrono::seconds(30)) const;
+    // Replies with text: the effective policy.
+    Result<std::string> put(const std::string& target, const std::string& body) const;
+    // NDJSON, line by line, until `on_line` says false or the stream ends.
+    Status lines(const std::string& target,
                  const std::function<bool(std::string_view)>& on_line) const;
 
-  private:
-    static constexpr std::chrono::milliseconds kTimeout{30'000};
-    tl::unexpected<Error> explain(Error error) const;
+    const std::string& endpoint() const { return endpoint_; }
+    // The socket's path; empty when the endpoint is TCP.
+    std::string socket_path() const;
 
-    std::string endpoint_;
+  private:
+    Error explained(const Error& error) const;
+    http::CallOptions call_options() const;
+    std::string endpoint_, token_;
 };
 
-// Where berthd's admin socket is unless something else is said: as berthd chooses it.
-std::string default_admin_socket();
+// "/run/berth/admin.sock" -> "unix:/run/berth/admin.sock"; what has a scheme stays.
+std::string endpoint_of(const std::string& admin);
+// Where berthd listens when nobody says otherwise.
+std::string default_admin();
+
+// The `items` of a list reply.
+Result<json::array> items_of(const json::value& reply);
+// Fields of replies, with a fallback for what a daemon of another version does not say.
+std::string text_at(const json::object& from, std::string_view field);
+uint64_t number_at(const json::object& from, std::string_view field);
+double real_at(const json::object& from, std::string_view field);
+bool flag_at(const json::object& from, std::string_view field);
 
 } // namespace berth::cli

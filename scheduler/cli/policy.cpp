@@ -1,110 +1,98 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "scheduler/cli/command.h"
-
-#include "base/http/http.h"
 #include "base/unique_fd.h"
 #include "policies/yaml.h"
+#include "scheduler/cli/commands.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <unistd.h>
 
-// `berth apply` and `berth validate`.
 namespace berth::cli {
 
 namespace {
 
-Result<std::string> read_stdin() {
-    std::string all;
-    for (;;) {
-        char chunk[16384];
-        ssize_t got = ::read(STDIN_FILENO, chunk, sizeof chunk);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return fail_errno("reading stdin");
-        if (got == 0)
-            return all;
-        all.append(chunk, static_cast<size_t>(got));
-        if (all.size() > policies::kYamlBytesMax)
-            return fail(ErrorCode::kInvalidArgument,
-                        fmt::format("stdin: more than {} bytes of YAML", policies::kYamlBytesMax));
-    }
+// Files of one folder that go to berthd in one piece, so that one may name what another holds.
+// Relative paths in them are the folder's.
+struct Batch {
+    std::string folder;
+    std::vector<std::string> files;
+    std::string text;
+    std::vector<std::string> documents; // "Model/smollm2"
+};
+
+void add_names(const policies::Documents& documents, std::vector<std::string>& names) {
+    if (documents.policy)
+        names.emplace_back("ColocationPolicy");
+    for (const auto& model : documents.models)
+        names.push_back("Model/" + model.name);
+    for (const auto& instance : documents.instances)
+        names.push_back("Instance/" + instance.name);
 }
 
-// A folder stands for its *.yaml and *.yml files, by name.
-Result<std::vector<std::string>> files_of(const std::vector<std::string>& given) {
-    std::vector<std::string> files;
-    for (const std::string& one : given) {
-        std::error_code error;
-        if (one == "-" || !std::filesystem::is_directory(one, error)) {
-            files.push_back(one);
-            continue;
-        }
-        std::vector<std::string> inside;
-        for (const auto& entry : std::filesystem::directory_iterator(one, error))
-            if (auto extension = entry.path().extension();
-                extension == ".yaml" || extension == ".yml")
-                inside.push_back(entry.path().string());
-        if (error)
-            return fail_errno(one, error.value());
-        if (inside.empty())
-            return fail(ErrorCode::kNotFound, one + ": no *.yaml or *.yml file in this folder");
-        std::sort(inside.begin(), inside.end());
-        files.insert(files.end(), inside.begin(), inside.end());
+// Reads and checks each file alone, so that an error has the file's own line.
+Result<std::vector<Batch>> read_batches(const std::vector<std::string>& files) {
+    std::vector<Batch> batches;
+    for (const std::string& file : files) {
+        std::string path = file == "-" ? "/dev/stdin" : std::filesystem::absolute(file).string();
+        BERTH_ASSIGN(std::string text, read_file(path, policies::kYamlBytesMax));
+        std::string shown =
+            file == "-" ? (std::filesystem::current_path() / "stdin").string() : path;
+        BERTH_ASSIGN(policies::Documents documents, policies::parse_fragment(text, shown));
+        std::string folder = std::filesystem::path(shown).parent_path().string();
+        if (batches.empty() || batches.back().folder != folder)
+            batches.push_back(Batch{folder, {}, {}, {}});
+        Batch& batch = batches.back();
+        batch.files.push_back(shown);
+        batch.text += (batch.text.empty() ? "" : "\n---\n") + text;
+        add_names(documents, batch.documents);
     }
-    return files;
+    return batches;
 }
 
 } // namespace
 
-Status apply(const Context& context, const std::vector<std::string>& given, bool dry_run) {
-    BERTH_ASSIGN(std::vector<std::string> files, files_of(given));
-    json::array applied;
-    for (const std::string& file : files) {
-        auto content = file == "-" ? read_stdin() : read_file(file, policies::kYamlBytesMax);
-        if (!content)
-            return fail(std::move(content).error());
-        // Relative paths in a document are relative to its file, which the daemon must know.
-        std::error_code ignored;
-        std::string name =
-            std::filesystem::absolute(file == "-" ? "stdin" : file, ignored).string();
-        std::string target = fmt::format("/v1/policy?file={}{}", http::percent_encode(name),
-                                         dry_run ? "&dryRun=true" : "");
-        BERTH_ASSIGN(std::string effective, context.client.put_text(target, *content));
-        applied.emplace_back(file);
-        if (context.output.is_table() && dry_run)
-            std::fputs(effective.c_str(), stdout);
-        else if (context.output.is_table())
-            std::fputs(fmt::format("{}: applied\n", file).c_str(), stdout);
+Status apply(const Session& session, const std::vector<std::string>& files, bool dry_run) {
+    BERTH_ASSIGN(std::vector<Batch> batches, read_batches(files));
+    std::string effective;
+    std::vector<std::string> applied;
+    for (const Batch& batch : batches) {
+        BERTH_ASSIGN(effective,
+                     session.client.put(fmt::format("/v1/policy?file={}{}",
+                                                    http::percent_encode(batch.files.front()),
+                                                    dry_run ? "&dryRun=true" : ""),
+                                        batch.text));
+        applied.insert(applied.end(), batch.documents.begin(), batch.documents.end());
     }
-    if (!context.output.is_table())
-        context.output.print(json::object{{"applied", std::move(applied)}, {"dryRun", dry_run}});
+    if (session.format == Format::kJson) {
+        json::object shown{{"applied", json::array(applied.begin(), applied.end())},
+                           {"dryRun", dry_run},
+                           {"effective", effective}};
+        print(pretty_json(shown));
+    } else if (session.format == Format::kYaml || dry_run) {
+        print(effective);
+    } else {
+        print(fmt::format("applied {}\n", fmt::join(applied, ", ")));
+    }
     return {};
 }
 
-Status validate(const Output& output, const std::vector<std::string>& files) {
-    BERTH_ASSIGN(policies::Documents documents, policies::load_paths(files));
-    if (output.is_table()) {
-        std::fputs(policies::effective_yaml(documents).c_str(), stdout);
-        std::fprintf(stderr, "Valid: %zu models, %zu instances%s%s.\n", documents.models.size(),
-                     documents.instances.size(), documents.policy ? ", a policy" : "",
-                     documents.node ? ", a node" : "");
+Status validate(Format format, const std::vector<std::string>& paths) {
+    BERTH_ASSIGN(policies::Documents documents, policies::load_paths(paths));
+    // What holds without a policy document is shown too: the defaults.
+    policies::Documents shown = documents;
+    if (!shown.policy)
+        shown.policy = shown.effective_policy();
+    std::string effective = policies::effective_yaml(shown);
+    if (format != Format::kJson) {
+        print(effective);
         return {};
     }
-    json::array models;
-    for (const policies::ModelSpec& model : documents.models)
-        models.emplace_back(model.name);
-    json::array instances;
-    for (const policies::InstanceSpec& instance : documents.instances)
-        instances.emplace_back(instance.name);
-    output.print(json::object{{"valid", true},
-                              {"models", std::move(models)},
-                              {"instances", std::move(instances)},
-                              {"effective", policies::effective_yaml(documents)}});
+    std::vector<std::string> names;
+    add_names(documents, names);
+    json::object said{{"valid", true},
+                      {"documents", json::array(names.begin(), names.end())},
+                      {"effective", effective}};
+    print(pretty_json(said));
     return {};
 }
 

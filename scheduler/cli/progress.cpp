@@ -2,84 +2,70 @@
 #include "scheduler/cli/progress.h"
 
 #include "base/units.h"
+#include "scheduler/cli/output.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unistd.h>
 
 namespace berth::cli {
 
 namespace {
 
-constexpr auto kRateWindow = std::chrono::seconds(3);
-constexpr auto kPlainInterval = std::chrono::seconds(5);
-constexpr size_t kBarCells = 24;
+constexpr std::chrono::seconds kLineEvery{10};
+// A rate over less than this says nothing.
+constexpr double kRateAfterSeconds = 0.2;
 
 } // namespace
 
-ProgressLine::ProgressLine(std::FILE* to, bool is_terminal, std::string what)
-    : to_(to), is_terminal_(is_terminal), what_(std::move(what)) {}
+ProgressLine::ProgressLine(std::string what)
+    : what_(std::move(what)), terminal_(is_terminal(STDERR_FILENO)),
+      escapes_(may_colour(STDERR_FILENO)) {}
 
 ProgressLine::~ProgressLine() {
-    clear();
+    if (!terminal_ || shown_width_ == 0)
+        return;
+    print_error(escapes_ ? "\r\x1b[K" : "\r" + std::string(shown_width_, ' ') + "\r");
 }
 
-void ProgressLine::clear() {
-    if (std::exchange(drawn_, false)) {
-        std::fputs("\r\x1b[K", to_);
-        std::fflush(to_);
-    }
+std::string ProgressLine::text_of(const LoadProgress& progress) {
+    std::string text = fmt::format("{}: {}", what_, progress.phase);
+    if (progress.bytes_total == 0)
+        return text;
+    text += fmt::format(" {} of {} ({}%)", format_bytes(progress.bytes_done),
+                        format_bytes(progress.bytes_total),
+                        static_cast<uint64_t>(100.0 * static_cast<double>(progress.bytes_done) /
+                                              static_cast<double>(progress.bytes_total)));
+    double seconds = std::chrono::duration<double>(Clock::now() - phase_began_).count();
+    if (seconds < kRateAfterSeconds || progress.bytes_done <= phase_bytes_)
+        return text;
+    double rate = static_cast<double>(progress.bytes_done - phase_bytes_) / seconds;
+    uint64_t left = progress.bytes_total - std::min(progress.bytes_total, progress.bytes_done);
+    text += fmt::format(", {}/s, {} left", format_bytes(static_cast<uint64_t>(rate)),
+                        milliseconds_text(1e3 * static_cast<double>(left) / rate));
+    return text;
 }
 
-double ProgressLine::bytes_per_second() const {
-    if (recent_.size() < 2)
-        return 0;
-    std::chrono::duration<double> span = recent_.back().at - recent_.front().at;
-    auto moved = static_cast<double>(recent_.back().bytes - recent_.front().bytes);
-    return span.count() > 0 ? moved / span.count() : 0;
-}
-
-void ProgressLine::update(const std::string& phase, uint64_t bytes_done, uint64_t bytes_total,
-                          TimePoint now) {
-    bool is_new = phase != phase_;
-    if (is_new || bytes_done < bytes_done_)
-        recent_.clear();
-    phase_ = phase;
-    bytes_done_ = bytes_done;
-    bytes_total_ = bytes_total;
-    recent_.push_back({now, bytes_done});
-    while (recent_.size() > 2 && now - recent_.front().at > kRateWindow)
-        recent_.pop_front();
-    if (is_terminal_) {
-        std::fputs(("\r" + text() + "\x1b[K").c_str(), to_);
-        std::fflush(to_);
-        drawn_ = true;
-    } else if (is_new || now - written_ >= kPlainInterval) {
-        std::fputs((text() + "\n").c_str(), to_);
-        std::fflush(to_);
-        written_ = now;
+void ProgressLine::show(const LoadProgress& progress) {
+    auto now = Clock::now();
+    bool new_phase = progress.phase != phase_;
+    if (new_phase) {
+        phase_ = progress.phase;
+        phase_began_ = now;
+        phase_bytes_ = progress.bytes_done;
     }
-}
-
-std::string ProgressLine::text() const {
-    std::string line = phase_.empty() ? what_ : fmt::format("{}: {}", what_, phase_);
-    if (bytes_total_ == 0)
-        return line;
-    double share =
-        std::min(1.0, static_cast<double>(bytes_done_) / static_cast<double>(bytes_total_));
-    if (is_terminal_) {
-        auto full = static_cast<size_t>(share * kBarCells);
-        line += fmt::format(" [{}{}]", std::string(full, '#'), std::string(kBarCells - full, '.'));
+    if (!terminal_) {
+        if (!new_phase && now - last_line_ < kLineEvery)
+            return;
+        last_line_ = now;
+        print_error(text_of(progress) + "\n");
+        return;
     }
-    line += fmt::format(" {:.0f}%, {} of {}", share * 100, format_bytes(bytes_done_),
-                        format_bytes(bytes_total_));
-    double rate = bytes_per_second();
-    if (rate > 0) {
-        auto left = static_cast<double>(bytes_total_ - std::min(bytes_done_, bytes_total_)) / rate;
-        line +=
-            fmt::format(", {}/s, {:.0f} s left", format_bytes(static_cast<uint64_t>(rate)), left);
-    }
-    return line;
+    std::string text = text_of(progress);
+    std::string padding(shown_width_ > text.size() ? shown_width_ - text.size() : 0, ' ');
+    print_error(escapes_ ? "\r\x1b[36m" + text + "\x1b[0m\x1b[K" : "\r" + text + padding);
+    shown_width_ = text.size();
 }
 
 } // namespace berth::cli

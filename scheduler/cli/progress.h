@@ -3,47 +3,40 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <deque>
 #include <string>
-#include <utility>
 
 namespace berth::cli {
 
-// One line that tells how far something is: phase, bytes, rate, time left. On a terminal it is
-// drawn over itself; elsewhere a line is written when the phase changes and every few seconds.
+// How far a load is: "loading: 1.2 GiB of 16.0 GiB (7%), 3.1 GiB/s, 4.70 s left".
+struct LoadProgress {
+    std::string phase;
+    uint64_t bytes_done = 0;
+    uint64_t bytes_total = 0;
+};
+
+// One status line on stderr. On a terminal it is written over and over (with escapes only where
+// colours may be used) and ends when the object does; elsewhere a line is written for each phase
+// and then every ten seconds. One thread.
 class ProgressLine {
   public:
-    using TimePoint = std::chrono::steady_clock::time_point;
-
-    ProgressLine(std::FILE* to, bool is_terminal, std::string what);
+    using Clock = std::chrono::steady_clock;
+    explicit ProgressLine(std::string what);
     ProgressLine(const ProgressLine&) = delete;
     ProgressLine& operator=(const ProgressLine&) = delete;
-    ~ProgressLine(); // clear()
-
-    void update(const std::string& phase, uint64_t bytes_done, uint64_t bytes_total, TimePoint now);
-    // Removes the line from the terminal, so that other text can follow.
-    void clear();
-
-    // The line's text, as of the last update.
-    std::string text() const;
+    ~ProgressLine(); // leaves the cursor at the start of an empty line
+    void show(const LoadProgress& progress);
 
   private:
-    struct Sample {
-        TimePoint at;
-        uint64_t bytes = 0;
-    };
-    double bytes_per_second() const;
+    std::string text_of(const LoadProgress& progress);
 
-    std::FILE* to_;
-    bool is_terminal_;
     std::string what_;
+    bool terminal_ = false;
+    bool escapes_ = false;
+    size_t shown_width_ = 0;
     std::string phase_;
-    uint64_t bytes_done_ = 0;
-    uint64_t bytes_total_ = 0;
-    std::deque<Sample> recent_; // of this phase, over the last seconds
-    TimePoint written_;
-    bool drawn_ = false;
+    Clock::time_point phase_began_;
+    uint64_t phase_bytes_ = 0; // done when the phase began to be seen
+    Clock::time_point last_line_;
 };
 
 } // namespace berth::cli

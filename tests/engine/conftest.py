@@ -5,6 +5,9 @@ import os
 import pathlib
 import subprocess
 
+# Before torch is imported: other tests share the cores, and spinning threads starve each other.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
 import numpy
 import pytest
 

@@ -213,6 +213,14 @@ class Node:
                 found.append(pid)
         return found
 
+    def loader(self):
+        """The pid of a running berth-loader that berthd started, or None."""
+        pid = self.daemon.pid
+        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if b"berth-loader" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+        return None
+
     def print_logs(self):
         for path in [self.root / "berthd.log", *sorted(self.root.glob("state/**/*.log"))]:
             if path.exists():

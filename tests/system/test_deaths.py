@@ -182,10 +182,7 @@ def test_loader_killed_fails_the_load_with_its_cause_and_leaves_nothing():
         copy = node.root / "copy"
         shutil.copytree(MODEL, copy)
         operation = node.post("/v1/weights:load", {"path": str(copy)})
-        loader = wait_until("a loader runs", lambda: [
-            pid for pid in node.processes()
-            if b"berth-loader" in open(f"/proc/{pid}/cmdline", "rb").read()], 20, 0.002)
-        kill(loader[0])
+        kill(wait_until("a loader runs", node.loader, 20, 0))
         done = node.get(f"/v1/operations/{operation['id']}?wait=30s")
         assert done["state"] == "Failed" and "SIGKILL" in done["error"]["message"], done
         wait_until("nothing is left", lambda: node.device()["freeBytes"] == free, 20)

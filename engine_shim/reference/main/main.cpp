@@ -8,12 +8,12 @@
 #include "engine_shim/reference/main/client_host.h"
 #include "engine_shim/reference/main/frontend.h"
 #include "engine_shim/reference/main/options.h"
+#include "engine_shim/reference/model/thread_wait.h"
 
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 
 #include <time.h>
 #include <unistd.h>
@@ -92,22 +92,6 @@ Result<WeightSet> attach(Client& client, const ClientOptions& options) {
     });
 }
 
-// Engines share the node's cores, so threads that wait for each other must sleep, not spin: with as
-// many threads as cores and a busy neighbour the default cost a factor of ten. The OpenMP library
-// reads this once, before main, hence the second start of this program; berthd may set it itself.
-void start_without_spinning(const Options& options, char** argv) {
-    const bool on_gpu = options.device.starts_with("GPU-") || options.device.starts_with("MIG-") ||
-                        options.device == "cuda";
-    if (on_gpu || std::getenv("GOMP_SPINCOUNT") != nullptr ||
-        std::getenv("OMP_WAIT_POLICY") != nullptr)
-        return;
-    std::error_code error;
-    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-    ::setenv("GOMP_SPINCOUNT", "0", /*overwrite=*/0);
-    if (!error)
-        ::execv(self.c_str(), argv); // on failure this one goes on, only slower
-}
-
 // The engine's life from attach to its end.
 Status live(const Options& options, const ClientOptions& connection, Client& client,
             Phases& phases) {
@@ -163,7 +147,10 @@ int main(int argc, char** argv) {
     const auto options = parse_options(argc, argv, exit_code);
     if (!options)
         return exit_code;
-    start_without_spinning(*options, argv);
+    const bool on_gpu = options->device == "cuda" || options->device.starts_with("GPU-") ||
+                        options->device.starts_with("MIG-");
+    if (!on_gpu)
+        restart_with_sleeping_threads(argv);
     if (const Status started = log::start("berth-engine"); !started) {
         fmt::print(stderr, "berth-engine: {}\n", started.error().message);
         return kExitFailed;

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/cli/admin_client.h"
+
+#include <string>
+#include <vector>
+
+// `berth bench NAME`: times on a running node, each beside a floor measured in the same run.
+namespace berth::cli::bench {
+
+struct Options {
+    bool json = false;
+    int rounds = 0; // 0: the bench's own number
+    std::string instance;
+    std::string mode = "Offload";
+    std::string model, weights, socket; // what to attach to, and where
+    std::string config, berthd, log;    // how to start berthd again
+    int rounds_or(int fallback) const { return rounds > 0 ? rounds : fallback; }
+};
+
+struct Bench {
+    std::string name;
+    std::string description;
+    std::vector<std::string> options; // groups of options beside --json and --rounds
+    Status (*run)(const AdminClient&, const Options&);
+};
+const std::vector<Bench>& all();
+
+Status attach(const AdminClient& client, const Options& options);
+Status preempt(const AdminClient& client, const Options& options);
+Status start(const AdminClient& client, const Options& options);
+Status recover(const AdminClient& client, const Options& options);
+Status daemon(const AdminClient& client, const Options& options);
+
+} // namespace berth::cli::bench

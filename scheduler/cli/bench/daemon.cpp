@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/unique_fd.h"
+#include "cache/memory/nvml.h"
+#include "scheduler/cli/bench/figures.h"
+#include "scheduler/cli/bench/node_calls.h"
+#include "scheduler/cli/waiting.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <unistd.h>
+
+namespace berth::cli::bench {
+
+namespace {
+
+constexpr std::chrono::seconds kIdleLook{2};
+// utime and stime among the fields of /proc/PID/stat that follow the name.
+constexpr size_t kUserTime = 11;
+constexpr size_t kSystemTime = 12;
+
+Result<double> cpu_seconds(uint64_t pid) {
+    BERTH_ASSIGN(std::string stat, read_file(fmt::format("/proc/{}/stat", pid), 4096));
+    size_t at = stat.rfind(')');
+    if (at == std::string::npos)
+        return fail(ErrorCode::kCorrupt, fmt::format("/proc/{}/stat is not as expected", pid));
+    uint64_t ticks = 0;
+    at += 2;
+    for (size_t field = 0; field <= kSystemTime && at < stat.size(); ++field) {
+        size_t end = std::min(stat.find(' ', at), stat.size());
+        uint64_t number = 0;
+        if (field == kUserTime || field == kSystemTime)
+            std::from_chars(stat.data() + at, stat.data() + end, number);
+        ticks += number;
+        at = end + 1;
+    }
+    return static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+// By the driver's word, over all GPUs; nothing where there is no driver.
+std::optional<uint64_t> gpu_bytes_of(int pid) {
+    auto nvml = Nvml::open();
+    auto gpus = nvml ? nvml->devices() : fail(ErrorCode::kUnsupported, "no driver");
+    if (!gpus)
+        return std::nullopt;
+    uint64_t bytes = 0;
+    for (const NvmlDevice& gpu : *gpus)
+        if (auto processes = nvml->processes(gpu.uuid))
+            for (const NvmlProcess& process : *processes)
+                bytes += process.pid == pid ? process.used_bytes.value_or(0) : 0;
+    return bytes;
+}
+
+} // namespace
+
+Status daemon(const AdminClient& client, const Options& options) {
+    std::vector<double> resident;
+    std::vector<double> idle_percent;
+    std::optional<uint64_t> gpu_bytes;
+    for (int round = 0; round < options.rounds_or(3); ++round) {
+        BERTH_ASSIGN(json::value reply, client.get("/v1/node"));
+        if (!reply.is_object())
+            return fail(ErrorCode::kCorrupt, "berthd's reply is no node");
+        const json::object& node = reply.get_object();
+        uint64_t pid = number_at(node, "pid");
+        resident.push_back(static_cast<double>(number_at(node, "rssBytes")));
+        gpu_bytes = gpu_bytes_of(static_cast<int>(pid));
+        BERTH_ASSIGN(double before, cpu_seconds(pid));
+        auto began = Clock::now();
+        pause_between_looks(kIdleLook);
+        BERTH_ASSIGN(double after, cpu_seconds(pid));
+        idle_percent.push_back(100e3 * (after - before) / milliseconds_since(began));
+    }
+    std::vector<Figure> figures{
+        {"daemon",
+         "resident",
+         resident,
+         {},
+         "none; the goal is 40 MB at most",
+         "berthd's resident memory",
+         json::object(),
+         "bytes"},
+        {"daemon",
+         "cpu",
+         idle_percent,
+         {},
+         "none; the goal is under 0.5 % of a core when idle",
+         "berthd's CPU time while this bench asks nothing, with what its engines ask of it",
+         json::object(),
+         "%"}};
+    Figure gpu{"daemon",
+               "gpu",
+               {},
+               {},
+               "none; the goal is 0",
+               gpu_bytes ? "berthd's memory on all GPUs, by the driver's word"
+                         : "not measured: there is no NVIDIA driver here",
+               json::object(),
+               "bytes"};
+    if (gpu_bytes)
+        gpu.samples.push_back(static_cast<double>(*gpu_bytes));
+    figures.push_back(std::move(gpu));
+    print_figures(figures, options.json);
+    return {};
+}
+
+} // namespace berth::cli::bench

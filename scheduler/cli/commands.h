@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/cli/admin_client.h"
+#include "scheduler/cli/output.h"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+// What each command does, apart from how its words are read (arguments.cpp). Each blocks until it
+// is done and prints on stdout; its error is printed by main. One thread.
+namespace berth::cli {
+
+struct Session {
+    AdminClient client;
+    Format format = Format::kTable;
+};
+
+Status show_status(const Session& session);
+Status get(const Session& session, const std::string& kind, const std::string& name);
+Status describe(const Session& session, const std::string& kind, const std::string& name);
+Status doctor(const Session& session);
+
+struct EventOptions {
+    int64_t since = 0;
+    bool follow = false;
+};
+Status events(const Session& session, const EventOptions& options);
+
+struct ChangeOptions {
+    std::string name;
+    std::string mode; // empty: the policy's first
+    std::string grace;
+    std::string reason;
+    std::string request_id;
+    std::string device; // of a load
+    std::string dtype;
+    bool wait = false;
+    bool dry_run = false;
+};
+Status preempt(const Session& session, const ChangeOptions& options);
+Status resume(const Session& session, const ChangeOptions& options);
+Status load(const Session& session, const ChangeOptions& options);
+// `verb` is pin, unpin or evict.
+Status change_weights(const Session& session, const std::string& verb,
+                      const ChangeOptions& options);
+Status verify(const Session& session, const std::string& name);
+
+Status apply(const Session& session, const std::vector<std::string>& files, bool dry_run);
+// Local: no daemon is asked.
+Status validate(Format format, const std::vector<std::string>& paths);
+
+// A weight set's id from its id, the start of one, or its model's name.
+Result<std::string> weight_set_id(const AdminClient& client, const std::string& name);
+
+// Waits for an operation's end. A daemon that is gone meanwhile is given time to come back: its
+// operations survive it. `on_look` is called after each look at it, about every `look_every`.
+Result<json::object> wait_for(const AdminClient& client, const std::string& id,
+                              std::chrono::milliseconds look_every = std::chrono::seconds(30),
+                              const std::function<void()>& on_look = {});
+// Begins an operation by POST.
+Result<json::object> begin(const AdminClient& client, const std::string& target,
+                           const json::object& body);
+// The error of a failed operation.
+Status outcome_of(const json::object& operation);
+
+} // namespace berth::cli
