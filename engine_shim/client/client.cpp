@@ -240,4 +240,9 @@ Client::Counters& Client::counters() {
     return state_->counters;
 }
 
+void Client::report_now() {
+    if (state_->link)
+        state_->link->report_soon();
+}
+
 } // namespace berth

@@ -117,6 +117,8 @@ class Client {
         std::atomic<uint64_t> batch_done{0}, batch_total{0};
     };
     Counters& counters();
+    // Sends the counters now instead of with the next second's report.
+    void report_now();
 
   private:
     Client();

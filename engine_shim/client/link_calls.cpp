@@ -11,6 +11,7 @@ namespace berth {
 namespace {
 
 constexpr size_t kOutboxMax = 1024;
+constexpr auto kAnswerSoon = std::chrono::microseconds(150);
 
 } // namespace
 
@@ -88,6 +89,15 @@ Result<Link::Reply> Link::request(protocol::Attach attach,
         }
     } forget{*this, lock, attach.id};
     wake();
+    // A resident set is answered within microseconds: looking a few times costs less than to sleep
+    // and be woken.
+    const Deadline sleep_at = std::chrono::steady_clock::now() + kAnswerSoon;
+    while (!pending.answer && pending.progress.empty() &&
+           std::chrono::steady_clock::now() < sleep_at) {
+        lock.unlock();
+        std::this_thread::yield();
+        lock.lock();
+    }
     while (!pending.answer || !pending.progress.empty()) {
         changed_.wait(lock, [&] { return pending.answer || !pending.progress.empty(); });
         while (!pending.progress.empty()) {

@@ -28,9 +28,9 @@ std::optional<uint64_t> confirm_grant(const ConfirmRequest& request) {
         return usage->grant_bytes;
     }
     auto bytes = process_bytes_on_gpu(*request.nvml, request.gpu, request.process.pid);
-    if (!bytes || !request.beside_grant_bytes)
+    if (!bytes)
         return std::nullopt;
-    return *bytes > *request.beside_grant_bytes ? *bytes - *request.beside_grant_bytes : 0;
+    return *bytes > request.overhead_bytes ? *bytes - request.overhead_bytes : 0;
 }
 
 } // namespace berth

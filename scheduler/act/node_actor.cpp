@@ -26,7 +26,6 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
                      event.clean = ended.clean;
                      event.description = ended.description;
                      event.log_path = context_.paths.engine_log(ended.instance);
-                     beside_grant_.erase(ended.process.pid);
                      context_.post(std::move(event));
                  }),
       loaders_(context.io, context.paths,
@@ -129,9 +128,7 @@ struct NodeActor::ByKind {
     void operator()(const node::ConfirmBytes& confirm) const { actor.confirm_bytes(confirm); }
     void operator()(const node::ArmTimer& timer) const { actor.timers_.arm(timer.timer, timer.at); }
     void operator()(const node::CancelTimer& timer) const { actor.timers_.cancel(timer.timer); }
-    void operator()(const node::PersistInstance& persist) const {
-        actor.measure_beside_grant(persist.instance);
-    }
+    void operator()(const node::PersistInstance&) const {}
     void operator()(const node::ForgetInstance& forget) const {
         actor.context_.gates.release(forget.instance);
     }
@@ -204,26 +201,6 @@ void NodeActor::operation_done(const node::Operation& operation) {
               operation.bytes_freed);
 }
 
-// While an engine runs and its grant is known, what the driver counts beyond that is the rest of
-// the process: context, libraries, and whatever it counts of mapped weights. Measured once a
-// process, it tells later how much of the grant is really back.
-void NodeActor::measure_beside_grant(const node::Instance& instance) {
-    if (instance.state != node::InstanceState::kRunning || !instance.session || !instance.device ||
-        instance.process.pid == 0 || context_.nvml == nullptr ||
-        beside_grant_.contains(instance.process.pid))
-        return;
-    auto device = context_.environments.find(*instance.device);
-    if (device == context_.environments.end() || device->second.device_kind != "cuda")
-        return;
-    int pid = instance.process.pid;
-    workers_.run([nvml = context_.nvml, gpu = instance.device->value,
-                  pid] { return process_bytes_on_gpu(*nvml, gpu, pid); },
-                 [this, pid, grant = instance.grant_bytes](std::optional<uint64_t> bytes) {
-                     if (bytes && *bytes >= grant)
-                         beside_grant_[pid] = *bytes - grant;
-                 });
-}
-
 void NodeActor::confirm_bytes(const node::ConfirmBytes& confirm) {
     ConfirmRequest request;
     request.process = confirm.process;
@@ -231,8 +208,9 @@ void NodeActor::confirm_bytes(const node::ConfirmBytes& confirm) {
     if (device != context_.environments.end() && device->second.device_kind == "cuda") {
         request.nvml = context_.nvml;
         request.gpu = confirm.device.value;
-        if (auto beside = beside_grant_.find(confirm.process.pid); beside != beside_grant_.end())
-            request.beside_grant_bytes = beside->second;
+        if (auto found = context_.state().instances.find(confirm.instance);
+            found != context_.state().instances.end())
+            request.overhead_bytes = found->second.overhead_bytes;
     }
     workers_.run([request] { return confirm_grant(request); },
                  [this, name = confirm.instance](std::optional<uint64_t> bytes) {

@@ -57,7 +57,6 @@ class NodeActor final : public DecisionLoop::Actor {
     void drop_weights(const node::DropWeights& drop);
     void persist_pin(const node::WeightSet& set);
     void confirm_bytes(const node::ConfirmBytes& confirm);
-    void measure_beside_grant(const node::Instance& instance);
     void signal(const node::InstanceName& instance, const node::ProcessRef& process, int number);
     void operation_done(const node::Operation& operation);
     DecisionRecord remember(const node::Decision& decision);
@@ -82,8 +81,6 @@ class NodeActor final : public DecisionLoop::Actor {
     EngineDesk engines_;
     // Of processes about to be started: in their records before they exist.
     std::map<node::InstanceName, std::string> tokens_;
-    // NVML's bytes of a process less its grant, when that was known: what it holds beside.
-    std::map<int, uint64_t> beside_grant_;
 };
 
 } // namespace berth

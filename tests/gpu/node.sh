@@ -98,14 +98,16 @@ ask() {
     echo
 }
 ask
+if [ -e "$bin/libberth.so.1" ]; then
+    python3 "$here/tests/gpu/check_cuda.py" offender "$bin/libberth.so.1" "$node/run/berthd.sock" model
+    echo "offender: exit status $?"
+    ask
+fi
 : >"$out/bench.jsonl"
 bench() { berth bench "$@" --json | tee -a "$out/bench.jsonl"; }
 bench attach --model model --rounds 100
 for mode in Pause Offload Evict; do
     bench preempt --instance nightly --mode $mode --rounds "$([ $mode = Evict ] && echo 5 || echo "$rounds")"
-done
-for mode in Pause Offload Evict; do
-    bench resume --instance nightly --mode $mode --rounds "$([ $mode = Evict ] && echo 5 || echo "$rounds")"
 done
 bench start --instance nightly --rounds 5
 bench daemon

@@ -4,6 +4,8 @@
 #include "engine_shim/client/client.h"
 #include "engine_shim/reference/main/engine_host.h"
 
+#include <chrono>
+
 namespace berth::engine {
 
 // The engine's host as it is in the program: berthd, through the client, which outlives this.
@@ -30,6 +32,7 @@ class ClientHost final : public EngineHost {
         counters.tokens_done = load.tokens;
         counters.steps_done = load.steps;
         counters.grant_bytes = load.grant_bytes;
+        report_first_token(load.tokens);
     }
     void report_batch(uint64_t done, uint64_t total) override {
         client_.counters().batch_done = done;
@@ -37,7 +40,22 @@ class ClientHost final : public EngineHost {
     }
 
   private:
+    // The first token after a silence (a start, a resume) is reported at once, so that berthd can say
+    // when work went on; those after it with the regular reports.
+    void report_first_token(uint64_t tokens) {
+        if (tokens == tokens_)
+            return;
+        tokens_ = tokens;
+        const auto now = std::chrono::steady_clock::now();
+        if (now - token_at_ > kSilence)
+            client_.report_now();
+        token_at_ = now;
+    }
+
+    static constexpr auto kSilence = std::chrono::milliseconds(100);
     Client& client_;
+    uint64_t tokens_ = 0;
+    std::chrono::steady_clock::time_point token_at_;
 };
 
 } // namespace berth::engine
