@@ -86,9 +86,11 @@ Result<bool> send_packet_nowait(int socket, std::string_view payload, const std:
 }
 
 Result<bool> receive_packet_nowait(int socket, Packet& packet) {
-    packet.payload.resize(kPacketBytesMax);
+    // One buffer a thread: clearing 128 KiB for each message would cost more than the message.
+    thread_local std::vector<char> buffer(kPacketBytesMax);
+    packet.payload.clear();
     packet.fds.clear();
-    iovec part{packet.payload.data(), packet.payload.size()};
+    iovec part{buffer.data(), buffer.size()};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -100,7 +102,6 @@ Result<bool> receive_packet_nowait(int socket, Packet& packet) {
         got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (got < 0 && errno == EINTR);
     if (got < 0) {
-        packet.payload.clear();
         if (errno == EAGAIN || errno == EWOULDBLOCK)
             return false;
         if (errno == ECONNRESET)
@@ -122,7 +123,7 @@ Result<bool> receive_packet_nowait(int socket, Packet& packet) {
         packet.fds.clear();
         return fail(ErrorCode::kCorrupt, "a message over the size limits was cut short");
     }
-    packet.payload.resize(static_cast<size_t>(got));
+    packet.payload.assign(buffer.data(), static_cast<size_t>(got));
     if (got == 0 && packet.fds.empty())
         return fail(ErrorCode::kUnavailable, "the peer has closed the connection");
     return true;

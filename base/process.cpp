@@ -88,6 +88,24 @@ Result<std::string> find_program(const std::string& name) {
     return fail(ErrorCode::kNotFound, fmt::format("program '{}' is not in PATH", name));
 }
 
+// This process's environment, "NAME=TEXT" each, with `changes` laid over it.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes) {
+    std::map<std::string, std::string> environment;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+        std::string_view text = *entry;
+        size_t equals = text.find('=');
+        if (equals != std::string_view::npos)
+            environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+    for (const auto& [name, text] : changes)
+        environment[name] = text;
+    std::vector<std::string> texts;
+    texts.reserve(environment.size());
+    for (const auto& [name, text] : environment)
+        texts.push_back(fmt::format("{}={}", name, text));
+    return texts;
+}
+
 std::vector<char*> pointers(std::vector<std::string>& texts) {
     std::vector<char*> out;
     out.reserve(texts.size() + 1);
@@ -130,19 +148,7 @@ Result<Process> Process::spawn(const SpawnOptions& options) {
     BERTH_ASSIGN(std::string path, find_program(options.command.front()));
 
     std::vector<std::string> argv_texts = options.command;
-    std::map<std::string, std::string> environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-        std::string_view text = *entry;
-        size_t equals = text.find('=');
-        if (equals != std::string_view::npos)
-            environment.emplace(text.substr(0, equals), text.substr(equals + 1));
-    }
-    for (const auto& [name, text] : options.environment)
-        environment[name] = text;
-    std::vector<std::string> envp_texts;
-    envp_texts.reserve(environment.size());
-    for (const auto& [name, text] : environment)
-        envp_texts.push_back(fmt::format("{}={}", name, text));
+    std::vector<std::string> envp_texts = environment_with(options.environment);
     std::vector<char*> argv = pointers(argv_texts);
     std::vector<char*> envp = pointers(envp_texts);
 

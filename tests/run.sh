@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sets up as the quick start does, builds, and runs every test.
 #
-#   tests/run.sh                 everything in the release build: ctest and pytest
+#   tests/run.sh                 everything in the release build
 #   tests/run.sh --sanitizers    the asan and tsan presets too (all but the engine), with fuzzing
-#   tests/run.sh -R REGEX        only matching ctest cases, and no pytest
+#   tests/run.sh -R REGEX        only matching cases (as ctest -R)
 set -euo pipefail
 # shellcheck source=../configs/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../configs/setup.sh"
@@ -32,14 +32,12 @@ install_packages
 make_venv
 make_model
 build release
-export BERTH_BIN_DIR=$berth_build/release/bin BERTH_TEST_DIR=$berth_build/release/tests
-export BERTH_MODEL_DIR=$berth_model BERTH_SOURCE_DIR=$berth_root
+export BERTH_MODEL_DIR=$berth_model BERTH_TEST_MODEL=$berth_model
 
+# pytest runs what is Python under ctest too: whole nodes, the engine against transformers, the
+# tokenizer against tokenizers.
 echo "Testing"
 ctest --test-dir "$berth_build/release" --output-on-failure -j 2 --no-tests=error "${filter[@]}"
-if [ ${#filter[@]} -eq 0 ]; then
-    "$berth_venv/bin/python" -m pytest -q -p no:cacheprovider "$berth_root/tests"
-fi
 
 if [ $sanitizers = yes ]; then
     for preset in asan tsan; do

@@ -267,11 +267,11 @@ void Link::answer(uint64_t id, Result<Reply> reply) {
 }
 
 void Link::go_down(Error error, bool refused) {
-    socket_.reset();
     Nanoseconds pause = kBackoffMin;
     bool first = false;
     {
         std::lock_guard lock(mutex_);
+        socket_.reset(); // under the lock: request() may be sending
         // One line when it is lost or refused, not one per attempt.
         first = phase_ == Phase::kUp || (refused && !(attempt_ && attempt_->refused));
         phase_ = Phase::kDown;

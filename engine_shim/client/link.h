@@ -96,7 +96,7 @@ class Link {
     const std::string socket_path_;
     LinkListener& listener_;
 
-    // The link's thread alone:
+    // The link's thread alone; others may send on it while they hold mutex_ and phase_ is kUp.
     UniqueFd socket_;
     uint64_t hello_id_ = 0;
     Nanoseconds backoff_;

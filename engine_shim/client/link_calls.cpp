@@ -75,8 +75,12 @@ Result<Link::Reply> Link::request(protocol::Attach attach,
     if (lost)
         return fail(ErrorCode::kUnavailable, "the connection to berthd was lost");
     attach.id = next_id_++;
-    outbox_.push_back(encode(attach));
+    std::string payload = encode(attach);
     pending_[attach.id] = &pending;
+    // Sent from here where nothing waits before it: the link's thread need not be woken first.
+    auto sent = outbox_.empty() ? send_packet_nowait(socket_.get(), payload, {}) : false;
+    if (!sent || !*sent)
+        outbox_.push_back(std::move(payload));
     // Also when the callback throws.
     struct Forget {
         Link& link;
@@ -88,7 +92,8 @@ Result<Link::Reply> Link::request(protocol::Attach attach,
             link.pending_.erase(id);
         }
     } forget{*this, lock, attach.id};
-    wake();
+    if (!sent || !*sent)
+        wake();
     // A resident set is answered within microseconds: looking a few times costs less than to sleep
     // and be woken.
     const Deadline sleep_at = std::chrono::steady_clock::now() + kAnswerSoon;

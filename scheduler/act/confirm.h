@@ -20,7 +20,8 @@ struct ConfirmRequest {
 
 // What a process holds as grant by the word of the system, not its own: host, its grant memory's
 // mappings; GPU, the driver's bytes of the process less the overhead it is charged (its context and
-// libraries may take less, never more unnoticed). nullopt where that cannot be told; 0 for a process that has ended. Blocks on /proc or the driver: on a worker.
+// libraries may take less, never more unnoticed). nullopt where that cannot be told; 0 for a
+// process that has ended. Blocks on /proc or the driver: on a worker.
 std::optional<uint64_t> confirm_grant(const ConfirmRequest& request);
 
 // The driver's bytes of one process on one GPU; nullopt where the driver does not say.

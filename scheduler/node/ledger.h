@@ -10,12 +10,12 @@
 // disagree.
 namespace berth::node {
 
-// What a process on a GPU is charged beside its grant: a bare context takes about 527 MiB, kernels and
-// the libraries' own work space 200 MiB more (measured on an H200 with libtorch 2.11).
+// What a process on a GPU is charged beside its grant: a bare context takes about 527 MiB, kernels
+// and the libraries' own work space 200 MiB more (measured on an H200 with libtorch 2.11).
 inline constexpr uint64_t kCudaOverheadBytes = 1ULL << 30;
-inline constexpr uint64_t kCudaReserveBytes = 4ULL << 30;    // deviceReserve: auto
-inline constexpr uint64_t kCudaMarginBytes = 2ULL << 30;     // memoryMargin: auto
-inline constexpr uint64_t kGrantBytesMin = 64ULL << 20;      // the least that is worth a start
+inline constexpr uint64_t kCudaReserveBytes = 4ULL << 30; // deviceReserve: auto
+inline constexpr uint64_t kCudaMarginBytes = 2ULL << 30;  // memoryMargin: auto
+inline constexpr uint64_t kGrantBytesMin = 64ULL << 20;   // the least that is worth a start
 
 // One owner of bytes on a device.
 struct LedgerLine {

@@ -4,7 +4,7 @@
 #include "engine_shim/client/client.h"
 #include "engine_shim/reference/main/engine_host.h"
 
-#include <chrono>
+#include <utility>
 
 namespace berth::engine {
 
@@ -14,12 +14,18 @@ class ClientHost final : public EngineHost {
     explicit ClientHost(Client& client) : client_(client) {}
 
     std::optional<protocol::Command> next_command() override { return client_.next_command(); }
-    void complete(protocol::CommandDone done) override { client_.complete(std::move(done)); }
+    void complete(protocol::CommandDone done) override {
+        client_.complete(std::move(done));
+        silent_ = true;
+    }
     bool paused() const override { return client_.paused(); }
     void wait(Nanoseconds timeout) override { client_.wait(timeout); }
     void notify() override { client_.notify(); }
     bool must_yield() const override { return client_.must_yield(); }
-    bool yield_here() override { return client_.yield_here(); }
+    bool yield_here() override {
+        silent_ = true;
+        return client_.yield_here();
+    }
     void raise_gate() override { client_.raise_gate(); }
     void lower_gate() override { client_.lower_gate(); }
     uint64_t gate_pauses() const override { return client_.counters().gate_pauses; }
@@ -40,22 +46,19 @@ class ClientHost final : public EngineHost {
     }
 
   private:
-    // The first token after a silence (a start, a resume) is reported at once, so that berthd can say
-    // when work went on; those after it with the regular reports.
+    // The first token after a start, a command or a closed gate is reported at once, so that
+    // berthd can say when work went on; those after it with the regular reports.
     void report_first_token(uint64_t tokens) {
         if (tokens == tokens_)
             return;
         tokens_ = tokens;
-        const auto now = std::chrono::steady_clock::now();
-        if (now - token_at_ > kSilence)
+        if (std::exchange(silent_, false))
             client_.report_now();
-        token_at_ = now;
     }
 
-    static constexpr auto kSilence = std::chrono::milliseconds(100);
     Client& client_;
     uint64_t tokens_ = 0;
-    std::chrono::steady_clock::time_point token_at_;
+    bool silent_ = true;
 };
 
 } // namespace berth::engine
