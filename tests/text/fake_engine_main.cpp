@@ -73,9 +73,9 @@ Status run(const Options& options) {
     test::FakeEngine engine(settings);
     if (!options.listen.empty())
         return serve_until_eof(options, engine, tokenizer);
-    BERTH_ASSIGN(std::unique_ptr<serve::BatchRunner> runner,
-                 serve::BatchRunner::open(options.batch, engine, tokenizer,
-                                          text::ChatTemplate::load(options.model)));
+    BERTH_ASSIGN(serve::BatchFiles files, serve::BatchFiles::open(options.batch));
+    const auto runner = serve::BatchRunner::make(std::move(files), engine, tokenizer,
+                                                 text::ChatTemplate::load(options.model));
     BERTH_ASSIGN(serve::BatchSummary summary, runner->run());
     std::cout << summary.answered << " of " << summary.total << ", " << summary.answered_here
               << " here, " << summary.failed << " failed" << std::endl;

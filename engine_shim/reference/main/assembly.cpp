@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/main/assembly.h"
 
+#include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/main/torch_weights.h"
 #include "engine_shim/reference/model/runner.h"
 #include "engine_shim/reference/model/torch_device.h"
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <future>
 
 namespace berth::engine {
 
@@ -37,10 +39,26 @@ uint64_t grant_max(const Options& options, const Client& client) {
     return granted > 0 ? granted : options.kv_memory;
 }
 
+// What is backed at the start.
+uint64_t grant_now(const Options& options, const Client& client) {
+    const protocol::Welcome& welcome = client.welcome();
+    return welcome.grant_bytes_max > 0 ? welcome.grant_bytes : grant_max(options, client);
+}
+
 uint64_t workspace_bytes(const Device& device, uint64_t grant_bytes) {
     if (device.capabilities().kind == DeviceKind::kHost)
         return 0;
     return std::clamp(grant_bytes / 8, kWorkspaceMin, kWorkspaceMax);
+}
+
+// On a GPU torch starts on a thread of its own. The device is not used there.
+Result<std::future<Status>> start_torch(const Options& options, Client& client) {
+    Device& device = client.device();
+    if (device.capabilities().kind != DeviceKind::kCuda)
+        return std::async(std::launch::deferred, [] { return Status(); });
+    BERTH_ASSIGN(const DeviceMemory memory, device.memory());
+    const uint64_t workspace = workspace_bytes(device, grant_max(options, client));
+    return std::async(std::launch::async, start_torch_cuda, workspace, memory.total_bytes);
 }
 
 Status check_dtype(const std::string& wanted, at::ScalarType found) {
@@ -88,6 +106,7 @@ struct Assembly::State {
     EngineSettings settings;
 
     Status load(const Options& options, Client& client);
+    Status back_grant(const Options& options, Client& client);
     Status make_memory(const Options& options, Client& client, DecoderWeights decoder);
     Status make_settings(const Options& options, Client& client, uint64_t largest);
     Status warm_up(const Options& options);
@@ -106,16 +125,20 @@ Engine::Parts Assembly::parts(EngineHost& host) {
     return {host, *state_->scheduler, *state_->runner, *state_->memory};
 }
 
+Status Assembly::State::back_grant(const Options& options, Client& client) {
+    const uint64_t largest = grant_max(options, client);
+    const uint64_t workspace = workspace_bytes(client.device(), largest);
+    BERTH_ASSIGN(arena, client.create_grant(largest > workspace ? largest - workspace : 0));
+    return arena->resize(backed_bytes(*arena, grant_now(options, client), workspace));
+}
+
 Status Assembly::State::make_memory(const Options& options, Client& client,
                                     DecoderWeights decoder) {
     Device& device = client.device();
-    const protocol::Welcome& welcome = client.welcome();
     const uint64_t largest = grant_max(options, client);
-    const uint64_t grant_now = welcome.grant_bytes_max > 0 ? welcome.grant_bytes : largest;
     const uint64_t workspace = workspace_bytes(device, largest);
     const at::ScalarType dtype = decoder.embedding.scalar_type();
     const KvLayout layout = kv_layout(config, dtype, options.block_tokens);
-    BERTH_ASSIGN(arena, client.create_grant(largest > workspace ? largest - workspace : 0));
     RunnerOptions runner_options;
     runner_options.batch_invariant = options.batch_invariant;
     runner_options.decode_rows = options.max_batch;
@@ -129,7 +152,7 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
                                     config.eos_tokens);
     memory =
         std::make_unique<KvMemory>(KvMemory::Parts{device, *arena, *runner, *scheduler, workspace});
-    BERTH_TRY(memory->start(grant_now));
+    BERTH_TRY(memory->start(grant_now(options, client)));
     client.counters().grant_bytes = memory->grant_bytes();
     return make_settings(options, client, largest);
 }
@@ -159,6 +182,9 @@ Status Assembly::State::load(const Options& options, Client& client) {
     const std::string config_text(weights.manifest().config_json());
     BERTH_ASSIGN(config, parse_model_config(config_text, weights.model_path() + "/config.json"));
     BERTH_TRY(read_eos(weights.model_path(), config));
+    BERTH_ASSIGN(std::future<Status> torch, start_torch(options, client));
+    BERTH_TRY(back_grant(options, client));
+    BERTH_TRY(torch.get());
     BERTH_ASSIGN(const WeightSource source, weight_source(weights, client.device()));
     BERTH_ASSIGN(DecoderWeights decoder, resolve_weights(config, source));
     BERTH_TRY(check_dtype(options.dtype, decoder.embedding.scalar_type()));
@@ -190,11 +216,6 @@ Result<std::unique_ptr<Assembly>> Assembly::make(const Options& options, Client&
     std::unique_ptr<Assembly> assembly(new Assembly());
     assembly->state_->weights = std::move(weights);
     limit_threads(static_cast<int>(options.threads));
-    const Device& device = client.device();
-    if (device.capabilities().kind == DeviceKind::kCuda) {
-        BERTH_TRY(
-            load_torch_cuda(workspace_bytes(device, grant_max(options, client)), client.device()));
-    }
     BERTH_TRY(assembly->state_->load(options, client));
     phase("tensors", watch.milliseconds());
     BERTH_TRY(assembly->state_->warm_up(options));

@@ -25,11 +25,18 @@ constexpr std::chrono::seconds kSignalGrace{5};
 
 } // namespace
 
-struct Frontend::State {
-    explicit State(Engine& its_engine) : engine(its_engine) {}
+struct Frontend::Prepared {
+    text::Tokenizer tokenizer;
+    Result<text::ChatTemplate> chat;
+    std::optional<serve::BatchFiles> batch;
+};
 
+struct Frontend::State {
+    State(std::shared_ptr<Prepared> its_input, Engine& its_engine)
+        : input(std::move(its_input)), engine(its_engine) {}
+
+    std::shared_ptr<Prepared> input;
     Engine& engine;
-    std::optional<text::Tokenizer> tokenizer;
     asio::io_context context{1};
     asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
     asio::signal_set signals{context};
@@ -41,8 +48,7 @@ struct Frontend::State {
     std::thread thread;
     std::thread batch_thread;
 
-    Status listen(const Options& options, const std::string& folder);
-    Status open_batch(const Options& options, const std::string& folder);
+    Status listen(const Options& options);
     void run_batch();
     void await_signals();
 };
@@ -72,21 +78,11 @@ void Frontend::State::await_signals() {
     });
 }
 
-Status Frontend::State::listen(const Options& options, const std::string& folder) {
-    auto chat = text::ChatTemplate::load(folder);
-    if (!chat)
-        log::warn("chat requests will be refused: {}", chat.error().message);
-    server = std::make_unique<serve::ApiServer>(context, engine, *tokenizer, std::move(chat));
+Status Frontend::State::listen(const Options& options) {
+    if (!input->chat)
+        log::warn("chat requests will be refused: {}", input->chat.error().message);
+    server = std::make_unique<serve::ApiServer>(context, engine, input->tokenizer, input->chat);
     BERTH_ASSIGN(endpoint, server->listen(options.listen));
-    return {};
-}
-
-Status Frontend::State::open_batch(const Options& options, const std::string& folder) {
-    serve::BatchOptions files;
-    files.input = options.batch_input;
-    files.output = options.batch_output;
-    BERTH_ASSIGN(batch, serve::BatchRunner::open(files, engine, *tokenizer,
-                                                 text::ChatTemplate::load(folder)));
     return {};
 }
 
@@ -104,16 +100,31 @@ void Frontend::State::run_batch() {
         engine.request_stop(Nanoseconds(0));
 }
 
-Result<std::unique_ptr<Frontend>> Frontend::make(const Options& options,
-                                                 const std::string& model_folder, Engine& engine) {
+Result<std::shared_ptr<Frontend::Prepared>> Frontend::prepare(const Options& options,
+                                                              const std::string& model_folder) {
+    BERTH_ASSIGN(text::Tokenizer tokenizer,
+                 text::Tokenizer::load(model_folder + "/tokenizer.json"));
+    std::optional<serve::BatchFiles> batch;
+    if (!options.batch_input.empty()) {
+        serve::BatchOptions files;
+        files.input = options.batch_input;
+        files.output = options.batch_output;
+        BERTH_ASSIGN(batch, serve::BatchFiles::open(std::move(files)));
+    }
+    return std::make_shared<Prepared>(std::move(tokenizer), text::ChatTemplate::load(model_folder),
+                                      std::move(batch));
+}
+
+Result<std::unique_ptr<Frontend>>
+Frontend::make(const Options& options, std::shared_ptr<Prepared> prepared, Engine& engine) {
     std::unique_ptr<Frontend> made(new Frontend());
-    made->state_ = std::make_unique<State>(engine);
+    made->state_ = std::make_unique<State>(std::move(prepared), engine);
     State& state = *made->state_;
-    BERTH_ASSIGN(state.tokenizer, text::Tokenizer::load(model_folder + "/tokenizer.json"));
     if (!options.listen.empty())
-        BERTH_TRY(state.listen(options, model_folder));
-    if (!options.batch_input.empty())
-        BERTH_TRY(state.open_batch(options, model_folder));
+        BERTH_TRY(state.listen(options));
+    if (state.input->batch)
+        state.batch = serve::BatchRunner::make(std::move(*state.input->batch), engine,
+                                               state.input->tokenizer, state.input->chat);
     return made;
 }
 

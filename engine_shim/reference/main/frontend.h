@@ -14,10 +14,14 @@ namespace berth::engine {
 // run() has ended.
 class Frontend {
   public:
-    // Listens and opens the batch files; requests are taken from start() on. `model_folder` has the
-    // tokenizer.
-    static Result<std::unique_ptr<Frontend>> make(const Options& options,
-                                                  const std::string& model_folder, Engine& engine);
+    // What needs no engine yet: the tokenizer and the chat template of `model_folder`, the batch
+    // files. Any thread; waits for the disk.
+    struct Prepared;
+    static Result<std::shared_ptr<Prepared>> prepare(const Options& options,
+                                                     const std::string& model_folder);
+    // Listens; requests are taken from start() on.
+    static Result<std::unique_ptr<Frontend>>
+    make(const Options& options, std::shared_ptr<Prepared> prepared, Engine& engine);
     Frontend(const Frontend&) = delete;
     Frontend& operator=(const Frontend&) = delete;
     ~Frontend(); // stops

@@ -36,6 +36,12 @@ class Phase {
 
 } // namespace
 
+uint64_t backed_bytes(const GrantArena& arena, uint64_t grant_bytes, uint64_t workspace_bytes) {
+    const uint64_t bytes = grant_bytes > workspace_bytes ? grant_bytes - workspace_bytes : 0;
+    const uint64_t step = arena.step_bytes();
+    return std::min(bytes / step * step, arena.bytes_max());
+}
+
 KvMemory::KvMemory(Parts parts)
     : parts_(parts), stash_(parts.device, parts.runner.cache().layout().block_bytes()) {}
 
@@ -49,18 +55,11 @@ uint64_t KvMemory::grant_bytes() const {
 }
 
 uint64_t KvMemory::blocks_within(uint64_t grant_bytes) const {
-    const uint64_t arena =
-        grant_bytes > parts_.workspace_bytes ? grant_bytes - parts_.workspace_bytes : 0;
-    const uint64_t step = parts_.arena.step_bytes();
-    return std::min(arena / step * step, parts_.arena.bytes_max()) / block_bytes();
+    return backed_bytes(parts_.arena, grant_bytes, parts_.workspace_bytes) / block_bytes();
 }
 
-// Whole steps below the grant, never above it.
 Status KvMemory::resize(uint64_t grant_bytes) {
-    const uint64_t arena =
-        grant_bytes > parts_.workspace_bytes ? grant_bytes - parts_.workspace_bytes : 0;
-    const uint64_t step = parts_.arena.step_bytes();
-    return parts_.arena.resize(std::min(arena / step * step, parts_.arena.bytes_max()));
+    return parts_.arena.resize(backed_bytes(parts_.arena, grant_bytes, parts_.workspace_bytes));
 }
 
 Status KvMemory::verify() {

@@ -12,6 +12,9 @@ namespace berth::engine {
 
 class ModelRunner;
 
+// What of a grant the arena backs: whole steps below it, after a GPU's work space.
+uint64_t backed_bytes(const GrantArena& arena, uint64_t grant_bytes, uint64_t workspace_bytes);
+
 // The engine's memory within its grant: blocks in an arena, and on a GPU a fixed part for torch's
 // own work space (`workspace_bytes`). It gives memory back on Offload and takes it again on
 // Restore. Engine thread only; all that it refers to outlives it.

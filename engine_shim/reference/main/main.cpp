@@ -8,12 +8,15 @@
 #include "engine_shim/reference/main/client_host.h"
 #include "engine_shim/reference/main/frontend.h"
 #include "engine_shim/reference/main/options.h"
+#include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/model/thread_wait.h"
 
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <future>
+#include <thread>
 
 #include <time.h>
 #include <unistd.h>
@@ -74,7 +77,7 @@ Result<ClientOptions> client_options(const Options& options) {
     if (!options.device.empty())
         made.device = options.device;
     made.program = "berth-engine 0.1.0";
-    if (made.device.starts_with("GPU-") || made.device.starts_with("MIG-"))
+    if (names_gpu(made.device) && made.device != "cuda")
         ::setenv("CUDA_VISIBLE_DEVICES", made.device.c_str(), /*overwrite=*/0);
     return made;
 }
@@ -97,8 +100,9 @@ Status live(const Options& options, const ClientOptions& connection, Client& cli
             Phases& phases) {
     phases.restart();
     BERTH_ASSIGN(WeightSet weights, attach(client, connection));
-    const std::string folder = weights.model_path();
     phases.mark("attach");
+    std::future<Result<std::shared_ptr<Frontend::Prepared>>> preparing =
+        std::async(std::launch::async, Frontend::prepare, options, weights.model_path());
     BERTH_ASSIGN(const auto assembly, Assembly::make(options, client, std::move(weights),
                                                      [&](const std::string& name, double ms) {
                                                          phases.note(name, ms);
@@ -106,7 +110,8 @@ Status live(const Options& options, const ClientOptions& connection, Client& cli
     phases.restart();
     ClientHost host(client);
     Engine engine(assembly->settings(), assembly->parts(host));
-    BERTH_ASSIGN(const auto frontend, Frontend::make(options, folder, engine));
+    BERTH_ASSIGN(auto prepared, preparing.get());
+    BERTH_ASSIGN(const auto frontend, Frontend::make(options, std::move(prepared), engine));
     phases.mark("frontend");
     phases.note("ready", process_age_ms());
     client.set_state(EngineState::kReady, frontend->endpoint());
@@ -128,6 +133,7 @@ Status run(const Options& options) {
     Phases phases;
     const double process_ms = process_age_ms();
     BERTH_ASSIGN(const ClientOptions connection, client_options(options));
+    const std::jthread opening = open_torch_early(connection.device);
     BERTH_ASSIGN(const auto client, Client::connect(connection));
     phases.begin(*client);
     phases.note("process", process_ms);
@@ -147,9 +153,7 @@ int main(int argc, char** argv) {
     const auto options = parse_options(argc, argv, exit_code);
     if (!options)
         return exit_code;
-    const bool on_gpu = options->device == "cuda" || options->device.starts_with("GPU-") ||
-                        options->device.starts_with("MIG-");
-    if (!on_gpu)
+    if (!names_gpu(options->device))
         restart_with_sleeping_threads(argv);
     if (const Status started = log::start("berth-engine"); !started) {
         fmt::print(stderr, "berth-engine: {}\n", started.error().message);

@@ -4,7 +4,6 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "engine_shim/reference/serve/answer.h"
-#include "engine_shim/reference/serve/batch_file.h"
 #include "engine_shim/reference/serve/event_inbox.h"
 #include "engine_shim/reference/serve/progress.h"
 
@@ -49,10 +48,10 @@ std::string answer_line(const BatchItem& item, int status, const std::string& bo
 
 class Runner : public BatchRunner {
   public:
-    Runner(BatchOptions options, engine::EngineApi& engine, const text::Tokenizer& tokenizer,
-           Result<text::ChatTemplate> chat, std::vector<BatchItem> items, BatchOutput output)
-        : options_(std::move(options)), model_{engine, tokenizer, std::move(chat)},
-          items_(std::move(items)), output_(std::move(output)) {
+    Runner(BatchFiles files, engine::EngineApi& engine, const text::Tokenizer& tokenizer,
+           Result<text::ChatTemplate> chat)
+        : options_(std::move(files.options)), model_{engine, tokenizer, std::move(chat)},
+          items_(std::move(files.items)), output_(std::move(files.output)) {
         for (const BatchItem& item : items_) {
             if (!output_.answered().contains(item.custom_id))
                 waiting_.push_back(&item);
@@ -257,15 +256,17 @@ Status check_same_batch(const std::vector<BatchItem>& items, const BatchOutput& 
 
 } // namespace
 
-Result<std::unique_ptr<BatchRunner>> BatchRunner::open(const BatchOptions& options,
-                                                       engine::EngineApi& engine,
-                                                       const text::Tokenizer& tokenizer,
-                                                       Result<text::ChatTemplate> chat) {
+Result<BatchFiles> BatchFiles::open(BatchOptions options) {
     BERTH_ASSIGN(std::vector<BatchItem> items, read_batch_input(options.input));
     BERTH_ASSIGN(BatchOutput output, BatchOutput::open(options.output));
     BERTH_TRY(check_same_batch(items, output, options));
-    return std::make_unique<Runner>(options, engine, tokenizer, std::move(chat), std::move(items),
-                                    std::move(output));
+    return BatchFiles{std::move(options), std::move(items), std::move(output)};
+}
+
+std::unique_ptr<BatchRunner> BatchRunner::make(BatchFiles files, engine::EngineApi& engine,
+                                               const text::Tokenizer& tokenizer,
+                                               Result<text::ChatTemplate> chat) {
+    return std::make_unique<Runner>(std::move(files), engine, tokenizer, std::move(chat));
 }
 
 } // namespace berth::serve

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "engine_shim/reference/serve/batch_file.h"
 #include "engine_shim/reference/serve/engine_api.h"
 #include "engine_shim/reference/text/chat_template.h"
 #include "engine_shim/reference/text/tokenizer.h"
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace berth::serve {
 
@@ -17,6 +19,15 @@ struct BatchOptions {
     std::string input;
     std::string output;
     bool shows_progress = true;
+};
+
+// A batch's files, read and checked: an engine's start and this need not wait for each other.
+struct BatchFiles {
+    BatchOptions options;
+    std::vector<BatchItem> items;
+    BatchOutput output;
+
+    static Result<BatchFiles> open(BatchOptions options);
 };
 
 struct BatchSummary {
@@ -36,11 +47,10 @@ struct BatchSummary {
 // that come after it are ignored.
 class BatchRunner {
   public:
-    // Reads and checks input and output; nothing is started.
-    static Result<std::unique_ptr<BatchRunner>> open(const BatchOptions& options,
-                                                     engine::EngineApi& engine,
-                                                     const text::Tokenizer& tokenizer,
-                                                     Result<text::ChatTemplate> chat);
+    // Nothing is started yet.
+    static std::unique_ptr<BatchRunner> make(BatchFiles files, engine::EngineApi& engine,
+                                             const text::Tokenizer& tokenizer,
+                                             Result<text::ChatTemplate> chat);
     virtual ~BatchRunner() = default;
 
     virtual Result<BatchSummary> run() = 0;
