@@ -66,7 +66,8 @@ class AdminApi {
     // Begins an operation and posts its event; the reply is 202, or 200 for a request id that is
     // known already.
     template <typename Event>
-    http::Response begin(const std::string& request_id, Event event);
+    boost::asio::awaitable<http::Response> begin(std::string request_id, Event event);
+    boost::asio::awaitable<void> recorded();
     http::Response operation_reply(const node::OperationId& id, int status) const;
 
     Parts parts_;

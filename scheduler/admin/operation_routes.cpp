@@ -6,6 +6,8 @@
 #include "scheduler/admin/views.h"
 #include "scheduler/admin/wait.h"
 
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -19,6 +21,7 @@ using http::Response;
 namespace {
 
 constexpr std::chrono::seconds kWaitMax{3600};
+constexpr std::chrono::seconds kRecordMax{5}; // a disk that does not keep up is the doctor's
 
 // A body is optional: none means all defaults.
 Result<json::value> body_of(const Request& request) {
@@ -98,15 +101,27 @@ Response AdminApi::operation_reply(const node::OperationId& id, int status) cons
     return http::json_response(views::operation(*entry), status);
 }
 
+// Accepted means on record: a berthd that starts after this one's death knows the operation too.
+asio::awaitable<void> AdminApi::recorded() {
+    asio::io_context& io = parts_.context.io;
+    auto done =
+        std::make_shared<asio::steady_timer>(io, std::chrono::steady_clock::now() + kRecordMax);
+    // The store writes in order: what this turn posted is on disk when an empty batch is.
+    parts_.store.post({}, Durability::kIntent,
+                      [done, &io](Status) { asio::post(io, [done] { done->cancel(); }); });
+    (void)co_await done->async_wait(asio::as_tuple(asio::use_awaitable));
+}
+
 template <typename Event>
-Response AdminApi::begin(const std::string& request_id, Event event) {
+asio::awaitable<Response> AdminApi::begin(std::string request_id, Event event) {
     bool known = false;
     node::OperationId id = parts_.context.operations.begin(request_id, known);
     if (known)
-        return operation_reply(id, 200);
+        co_return operation_reply(id, 200);
     event.operation = id;
     parts_.context.post(std::move(event));
-    return operation_reply(id, 202);
+    co_await recorded();
+    co_return operation_reply(id, 202);
 }
 
 void AdminApi::add_operation_routes(http::Router& router) {
@@ -144,7 +159,7 @@ asio::awaitable<Response> AdminApi::preempt(Request request) {
     event.grace = body->grace;
     event.reason = body->reason;
     event.dry_run = body->dry_run;
-    co_return begin(body->request_id, std::move(event));
+    co_return co_await begin(body->request_id, std::move(event));
 }
 
 asio::awaitable<Response> AdminApi::resume(Request request) {
@@ -160,7 +175,7 @@ asio::awaitable<Response> AdminApi::resume(Request request) {
     event.instance = name;
     event.reason = body->reason;
     event.dry_run = body->dry_run;
-    co_return begin(body->request_id, std::move(event));
+    co_return co_await begin(body->request_id, std::move(event));
 }
 
 asio::awaitable<Response> AdminApi::operation(Request request) {
@@ -227,7 +242,7 @@ asio::awaitable<Response> AdminApi::load(Request request) {
                   fmt::format("no Model is named '{}': name one of the policy's, or give a path",
                               event.model.value),
                   "UnknownModel", 0});
-    co_return begin(request_id, std::move(event));
+    co_return co_await begin(request_id, std::move(event));
 }
 
 asio::awaitable<Response> AdminApi::pin(Request request, bool pinned) {
@@ -241,7 +256,7 @@ asio::awaitable<Response> AdminApi::pin(Request request, bool pinned) {
         co_return http::error_response(Error{
             ErrorCode::kNotFound, fmt::format("no weight set '{}' is resident", event.set.value),
             "NotResident", 0});
-    co_return begin(body->request_id, std::move(event));
+    co_return co_await begin(body->request_id, std::move(event));
 }
 
 asio::awaitable<Response> AdminApi::evict(Request request) {
@@ -255,7 +270,7 @@ asio::awaitable<Response> AdminApi::evict(Request request) {
         co_return http::error_response(Error{
             ErrorCode::kNotFound, fmt::format("no weight set '{}' is resident", event.set.value),
             "NotResident", 0});
-    co_return begin(body->request_id, std::move(event));
+    co_return co_await begin(body->request_id, std::move(event));
 }
 
 } // namespace berth

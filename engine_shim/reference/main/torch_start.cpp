@@ -75,6 +75,8 @@ Status start_torch_cuda(uint64_t workspace_bytes, uint64_t device_bytes) {
     try {
         BERTH_TRY(cap_allocator(workspace_bytes, device_bytes));
         at::globalContext().lazyInitDevice(at::kCUDA);
+        // cuDNN's attention plans anew for every length, which costs more than the attention.
+        at::globalContext().setSDPUseCuDNN(false);
         multiply_once();
     } catch (const std::exception& thrown) {
         return fail(ErrorCode::kUnsupported,
