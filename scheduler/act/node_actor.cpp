@@ -75,7 +75,7 @@ std::optional<StoreWrite> NodeActor::record_of(const node::Action& action) {
     if (const auto* keep = std::get_if<node::KeepWeights>(&action))
         return to_record(keep->set);
     if (const auto* persist = std::get_if<node::PersistOperation>(&action))
-        return to_record(context_.operations.update(persist->operation));
+        return to_record(context_.operations.for_record(persist->operation));
     if (const auto* emit = std::get_if<node::EmitEvent>(&action)) {
         log::info("event object={} reason={} {}", emit->object, emit->reason, emit->message);
         return context_.events.add(emit->warning, emit->object, emit->reason, emit->message);

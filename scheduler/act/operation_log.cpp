@@ -56,6 +56,15 @@ void OperationLog::forget(const node::OperationId& id) {
     std::erase(order_, id);
 }
 
+OperationEntry OperationLog::for_record(const node::Operation& operation) {
+    if (operation.state == node::OperationState::kRunning)
+        return update(operation);
+    OperationEntry ended = entry(operation.id);
+    ended.operation = operation;
+    ended.ended_ms = wall_clock_ms();
+    return ended;
+}
+
 const OperationEntry& OperationLog::update(const node::Operation& operation) {
     OperationEntry& kept = entry(operation.id);
     kept.operation = operation;

@@ -32,7 +32,10 @@ class OperationLog {
     node::OperationId begin(const std::string& request_id, bool& known);
     // Begun, but refused before the node heard of it.
     void forget(const node::OperationId& id);
-    // Keeps the newest word on an operation; stamps its end.
+    // What the store is to keep of it. An end is not shown yet: what ends it (descriptors filed, a
+    // command sent) is carried out only once this is on disk, and update() says so then.
+    OperationEntry for_record(const node::Operation& operation);
+    // Keeps the newest word on an operation and shows it; stamps its end.
     const OperationEntry& update(const node::Operation& operation);
     void restore(OperationEntry entry);
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGKILL of any one process at any time: the others do not notice, and nothing is lost."""
 
+import json
+import shutil
 import signal
+import subprocess
 import threading
 import time
 
 import pytest
-from node_under_test import Node, alive, kill, wait_until
+from node_under_test import BIN, MODEL, Node, alive, call, kill, wait_until
 
 
 def bytes_read(node):
@@ -14,8 +17,6 @@ def bytes_read(node):
 
 
 def events(node, reason):
-    import json
-    from node_under_test import call
     text = call(node.connection(), "GET", "/v1/events?since=0")
     lines = [json.loads(line) for line in text.splitlines()] if isinstance(text, str) else [text]
     return [e for e in lines if e["reason"] == reason]
@@ -177,10 +178,9 @@ def test_loader_killed_fails_the_load_with_its_cause_and_leaves_nothing():
         node.engine()
         free = node.device()["freeBytes"]
         chat = node.instance("chat")["pid"]
-        from node_under_test import MODEL
-        import shutil
         copy = node.root / "copy"
-        shutil.copytree(MODEL, copy)
+        # Other times of change, so another set: an equal one would be found resident.
+        shutil.copytree(MODEL, copy, copy_function=shutil.copy)
         operation = node.post("/v1/weights:load", {"path": str(copy)})
         kill(wait_until("a loader runs", node.loader, 20, 0))
         done = node.get(f"/v1/operations/{operation['id']}?wait=30s")
@@ -205,8 +205,6 @@ def test_a_stopped_engine_is_ended_within_its_deadline_and_its_work_is_kept():
 
 
 def test_a_second_daemon_names_the_first_ones_pid():
-    import subprocess
-    from node_under_test import BIN
     with Node() as node:
         done = subprocess.run([BIN / "berthd", "--config", node.root / "node.yaml"],
                               capture_output=True, text=True, timeout=20)
