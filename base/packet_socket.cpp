@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/packet_socket.h"
 
+#include "base/unix_address.h"
+
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -15,18 +17,6 @@
 namespace berth {
 
 namespace {
-
-Result<sockaddr_un> address_of(const std::string& path) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.empty() || path.size() >= sizeof address.sun_path)
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("socket path '{}' has {} bytes; a Unix socket's path may have 1 to "
-                                "{}: choose a shorter folder",
-                                path, path.size(), sizeof address.sun_path - 1));
-    std::memcpy(address.sun_path, path.data(), path.size());
-    return address;
-}
 
 Result<UniqueFd> new_socket() {
     UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -150,7 +140,7 @@ Result<Packet> receive_packet(int socket, Deadline deadline) {
 }
 
 Result<UniqueFd> listen_packets(const std::string& path, int mode) {
-    BERTH_ASSIGN(sockaddr_un address, address_of(path));
+    BERTH_ASSIGN(sockaddr_un address, unix_address(path));
     if (auto other = connect_packets(path))
         return fail(ErrorCode::kAlreadyExists,
                     fmt::format("{}: another process is listening there", path));
@@ -164,7 +154,7 @@ Result<UniqueFd> listen_packets(const std::string& path, int mode) {
 }
 
 Result<UniqueFd> connect_packets(const std::string& path) {
-    BERTH_ASSIGN(sockaddr_un address, address_of(path));
+    BERTH_ASSIGN(sockaddr_un address, unix_address(path));
     BERTH_ASSIGN(UniqueFd fd, new_socket());
     int rc = 0;
     do {

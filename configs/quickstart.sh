@@ -47,7 +47,7 @@ if [ $prepare = yes ]; then
     install_packages
     make_venv
     [ -n "$model" ] || make_model
-    build release
+    build release berthd berth berth-keeper berth-loader berth-engine berth-verify
 fi
 model=${model:-$berth_model}
 bin=${BERTH_BIN_DIR:-$berth_build/release/bin}

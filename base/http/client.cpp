@@ -3,6 +3,7 @@
 
 #include "base/http/http.h"
 #include "base/unique_fd.h"
+#include "base/unix_address.h"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -82,14 +83,7 @@ Result<UniqueFd> connect_address(int family, const sockaddr* address, socklen_t 
 Result<UniqueFd> connect_endpoint(const std::string& endpoint, const Timeout& timeout,
                                   std::string& host) {
     if (endpoint.starts_with("unix:")) {
-        std::string path = endpoint.substr(5);
-        sockaddr_un address{};
-        address.sun_family = AF_UNIX;
-        if (path.empty() || path.size() >= sizeof address.sun_path)
-            return fail(ErrorCode::kInvalidArgument,
-                        fmt::format("'{}': a Unix socket's path may have 1 to {} bytes", endpoint,
-                                    sizeof address.sun_path - 1));
-        std::memcpy(address.sun_path, path.data(), path.size());
+        BERTH_ASSIGN(sockaddr_un address, unix_address(endpoint.substr(5)));
         host = "localhost";
         return connect_address(AF_UNIX, reinterpret_cast<sockaddr*>(&address), sizeof address,
                                endpoint, timeout);

@@ -4,6 +4,7 @@
 #include "base/http/connection.h"
 #include "base/http/task_group.h"
 #include "base/log.h"
+#include "base/unix_address.h"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/basic_socket_acceptor.hpp>
@@ -162,14 +163,7 @@ Server::~Server() {
 }
 
 Status Server::listen_unix(const std::string& path, int mode) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.empty() || path.size() >= sizeof address.sun_path)
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("socket path '{}' has {} bytes; a Unix socket's path may have 1 to "
-                                "{}: choose a shorter folder",
-                                path, path.size(), sizeof address.sun_path - 1));
-    std::memcpy(address.sun_path, path.data(), path.size());
+    BERTH_ASSIGN(sockaddr_un address, unix_address(path));
     if (somebody_listens(address))
         return fail(ErrorCode::kAlreadyExists,
                     fmt::format("{}: another process is listening there", path));

@@ -95,3 +95,20 @@ function(berth_fuzz name)
     add_test(NAME ${name} COMMAND ${name} -runs=20000 -max_len=4096)
     set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 300)
 endfunction()
+
+# berth_c_program(NAME SOURCES ... LINK ...): a C99 program for a test. With sanitizers it is linked as
+# C++ is, since libberth then needs their C++ runtime.
+function(berth_c_program name)
+    cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+    add_executable(${name} ${ARG_SOURCES})
+    set_target_properties(${name} PROPERTIES
+        C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF
+        RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    target_compile_options(${name} PRIVATE -Wall -Wextra -Wpedantic -Werror)
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(${name} PRIVATE ${ARG_LINK})
+    if(BERTH_SANITIZE)
+        target_link_options(${name} PRIVATE -fsanitize=${BERTH_SANITIZE})
+        set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+    endif()
+endfunction()
