@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 namespace berth::policies {
 
@@ -164,7 +165,7 @@ std::string Fields::text(const std::string& field) {
 }
 
 std::string Fields::text(const std::string& field, std::string fallback) {
-    return find(field, false) != nullptr ? text(field) : fallback;
+    return find(field, false) != nullptr ? text(field) : std::move(fallback);
 }
 
 bool Fields::boolean(const std::string& field, bool fallback) {

@@ -3,6 +3,8 @@
 
 #include "base/hash.h"
 
+#include <fmt/format.h>
+
 namespace berth::policies {
 
 std::string Origin::text() const {
@@ -71,7 +73,7 @@ std::string process_digest(const InstanceSpec& instance, const ModelSpec* model)
     part(instance.engine.user);
     part(instance.engine.working_directory);
     for (const auto& [name, value] : instance.engine.environment)
-        part(name + "=" + value);
+        part(fmt::format("{}={}", name, value));
     return sha256_hex(text).substr(0, 16);
 }
 
