@@ -149,9 +149,9 @@ Status preempt(const AdminClient& client, const Options& options) {
                            "token",
                            cycles.token,
                            {},
-                           "none: reports are coarser than any",
-                           "request to resume until the instance reports a new token; reports come "
-                           "about once a second, so up to that much later than the token",
+                           "none",
+                           "request to resume until berthd has the instance's report of a new "
+                           "token (an engine reports the first one at once)",
                            facts});
     print_figures(figures, options.json);
     if (cycles.rounds_with_bytes_back != cycles.preempt.size())

@@ -71,9 +71,7 @@ Status start(const AdminClient& client, const Options& options) {
          facts}};
     if (!starts.token.empty())
         figures.push_back({"start", "token", starts.token, floor, floor_is,
-                           "the same until it reports its first token; reports come about once a "
-                           "second, so up to that much later than the token",
-                           facts});
+                           "the same until berthd has its report of the first token", facts});
     print_figures(figures, options.json);
     return {};
 }
