@@ -4,48 +4,28 @@
 #include "base/process.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "cache/keep/descriptor_store.h"
 
 #include <string>
 #include <vector>
 
 namespace berth {
 
-// One entry as the keeper lists it: `meta` is a JSON object, `fds` how many descriptors go with it.
-struct KeeperEntry {
-    std::string key;
-    std::string meta;
-    size_t fds = 0;
-};
-
-struct KeptEntry {
-    std::string key;
-    std::string meta;
-    std::vector<UniqueFd> fds;
-};
-
-struct KeeperInfo {
-    int pid = 0;
-    size_t entries = 0;
-    size_t descriptors = 0;
-    std::string version;
-};
-
 // A connection to the keeper. Blocks up to the timeout in each call: use it on a worker thread, one
 // at a time. After a failed exchange (Unavailable, DeadlineExceeded, Corrupt) the connection is
 // closed and every later call is Unavailable: connect again, or ensure_keeper().
-class KeeperClient {
+class KeeperClient final : public DescriptorStore {
   public:
     KeeperClient() = default;
     static Result<KeeperClient> connect(const std::string& socket,
                                         Nanoseconds timeout = std::chrono::seconds(5));
 
-    // When it returns the keeper holds duplicates: the caller's descriptors may be closed.
-    Status put(const std::string& key, const std::string& meta, const std::vector<int>& fds);
-    Result<KeptEntry> get(const std::string& key);
-    Result<std::vector<KeeperEntry>> list();
-    // NotFound when there is no such key.
-    Status drop(const std::string& key);
-    Result<KeeperInfo> ping();
+    Status put(const std::string& key, const std::string& meta,
+               const std::vector<int>& fds) override;
+    Result<KeptEntry> get(const std::string& key) override;
+    Result<std::vector<KeeperEntry>> list() override;
+    Status drop(const std::string& key) override;
+    Result<KeeperInfo> ping() override;
 
     explicit operator bool() const { return static_cast<bool>(socket_); }
 

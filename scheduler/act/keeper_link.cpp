@@ -6,20 +6,23 @@
 namespace berth {
 
 KeeperLink::KeeperLink(boost::asio::io_context& context, KeeperStart start,
-                       std::function<void()> on_refill)
-    : context_(context), start_(std::move(start)), on_refill_(std::move(on_refill)),
-      retry_(context), pool_(context, 1) {}
+                       std::unique_ptr<SystemdStore> systemd, std::function<void()> on_refill)
+    : context_(context), start_(std::move(start)), systemd_(std::move(systemd)),
+      on_refill_(std::move(on_refill)), retry_(context), pool_(context, 1) {}
 
 Result<std::vector<KeptEntry>> KeeperLink::start() {
-    BERTH_ASSIGN(keeper_, ensure_keeper(start_));
-    started_ = keeper_.started;
+    if (!systemd_) {
+        BERTH_ASSIGN(keeper_, ensure_keeper(start_));
+        started_ = keeper_.started;
+    }
     std::vector<KeptEntry> entries;
-    BERTH_ASSIGN(std::vector<KeeperEntry> listed, keeper_.client.list());
+    BERTH_ASSIGN(std::vector<KeeperEntry> listed, store().list());
     for (const KeeperEntry& one : listed) {
-        BERTH_ASSIGN(KeptEntry entry, keeper_.client.get(one.key));
+        BERTH_ASSIGN(KeptEntry entry, store().get(one.key));
         entries.push_back(std::move(entry));
     }
-    watch(keeper_.process.pidfd(), keeper_.process.id().pid);
+    if (!systemd_)
+        watch(keeper_.process.pidfd(), keeper_.process.id().pid);
     return entries;
 }
 
@@ -41,9 +44,9 @@ void KeeperLink::died(int pid) {
 
 // On the worker: a keeper that answers, whatever became of the last one.
 Status KeeperLink::reach() {
-    if (keeper_.client)
-        if (auto answered = keeper_.client.ping())
-            return {};
+    if (is_connected())
+        if (auto answered = store().ping(); answered || systemd_)
+            return answered ? Status() : Status(fail(answered.error()));
     (void)keeper_.process.try_wait();
     BERTH_ASSIGN(keeper_, ensure_keeper(start_));
     return {};
@@ -88,14 +91,14 @@ void KeeperLink::revive() {
 
 Status KeeperLink::exchange_put(const std::string& key, const std::string& meta,
                                 const std::vector<int>& fds) {
-    Status put = keeper_.client ? keeper_.client.put(key, meta, fds)
+    Status put = is_connected() ? store().put(key, meta, fds)
                                 : fail(ErrorCode::kUnavailable, "the keeper is not there");
-    if (put || keeper_.client)
+    if (put || is_connected())
         return put;
     // The connection broke: the keeper may have died under us. Everything else is refilled when its
     // end is noticed; this one must not wait for that.
     BERTH_TRY(reach());
-    return keeper_.client.put(key, meta, fds);
+    return store().put(key, meta, fds);
 }
 
 void KeeperLink::put(std::string key, std::string meta, std::vector<UniqueFd> fds, Then then) {
@@ -112,9 +115,9 @@ void KeeperLink::put(std::string key, std::string meta, std::vector<UniqueFd> fd
 void KeeperLink::drop(std::string key, Then then) {
     pool_.run(
         [this, key = std::move(key)]() -> Status {
-            if (!keeper_.client)
+            if (!is_connected())
                 BERTH_TRY(reach());
-            auto dropped = keeper_.client.drop(key);
+            auto dropped = store().drop(key);
             if (!dropped && dropped.error().code == ErrorCode::kNotFound)
                 return {};
             return dropped;

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "cache/keep/keeper_client.h"
+#include "cache/keep/systemd_store.h"
 #include "scheduler/act/fd_watch.h"
 #include "scheduler/act/worker_pool.h"
 
 #include <boost/asio/steady_timer.hpp>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@ namespace berth {
 
 // berthd's line to its keeper. The keeper is found or started at start(); when it dies it is
 // started again and on_refill is called, to put everything that is held here into the new one.
+// Given a SystemdStore, the service manager keeps instead: no process is started or watched.
 //
 // Thread rule: called on the decision thread; the exchanges run one at a time on a worker thread,
 // in the order of the calls. `then` is called on the decision thread. The destructor waits for the
@@ -24,7 +27,7 @@ class KeeperLink {
     using Then = std::function<void(Status)>;
 
     KeeperLink(boost::asio::io_context& context, KeeperStart start,
-               std::function<void()> on_refill);
+               std::unique_ptr<SystemdStore> systemd, std::function<void()> on_refill);
     KeeperLink(const KeeperLink&) = delete;
     KeeperLink& operator=(const KeeperLink&) = delete;
     ~KeeperLink() { pool_.stop(); }
@@ -37,11 +40,16 @@ class KeeperLink {
     // A key that is not there is as good as dropped.
     void drop(std::string key, Then then);
 
-    int pid() const { return pid_; }
+    bool is_systemd() const { return systemd_ != nullptr; }
+    int pid() const { return pid_; } // 0 with systemd
     bool was_started() const { return started_; }
     uint64_t restarts() const { return restarts_; }
 
   private:
+    DescriptorStore& store() {
+        return systemd_ ? static_cast<DescriptorStore&>(*systemd_) : keeper_.client;
+    }
+    bool is_connected() const { return systemd_ || keeper_.client; }
     Status reach();
     void watch(int pidfd, int pid);
     void died(int pid);
@@ -51,6 +59,7 @@ class KeeperLink {
 
     boost::asio::io_context& context_;
     KeeperStart start_;
+    std::unique_ptr<SystemdStore> systemd_; // the worker's too; null: berth-keeper
     std::function<void()> on_refill_;
     RunningKeeper keeper_; // the worker's, once start() has returned
     FdWatch watch_;

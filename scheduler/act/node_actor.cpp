@@ -17,7 +17,7 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
       keeper_(context.io,
               KeeperStart{context.paths.runtime_dir, context.paths.state_dir + "/berth-keeper.log",
                           context.paths.program_dir + "/berth-keeper"},
-              [this] { refill(); }),
+              std::move(context.systemd_store), [this] { refill(); }),
       processes_(context.io,
                  [this](ProcessTable::Ended ended) {
                      node::ProcessExited event;

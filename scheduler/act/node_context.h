@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "cache/keep/catalogue.h"
+#include "cache/keep/systemd_store.h"
 #include "cache/memory/nvml.h"
 #include "engine_shim/protocol/messages.h"
 #include "scheduler/act/decision_loop.h"
@@ -36,7 +37,8 @@ struct NodeContext {
     std::string nvml_absent;          // why
     // What each device's weight sets are made for.
     std::map<node::DeviceId, protocol::Environment> environments;
-    std::vector<node::DeviceId> device_order; // as configured; the first is the default
+    std::vector<node::DeviceId> device_order;    // as configured; the first is the default
+    std::unique_ptr<SystemdStore> systemd_store; // null: berth-keeper; the actor takes it
     Catalogue catalogue;
     GatePages gates;
     EventLog events;

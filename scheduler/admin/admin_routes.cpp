@@ -224,7 +224,8 @@ asio::awaitable<Response> AdminApi::node(Request) {
     NodeContext& context = parts_.context;
     auto ask = [question = bytes_question(context)] { return ask_bytes(question); };
     views::DriverBytes driver = co_await run_on(context.io, parts_.actor.workers(), ask);
-    json::object keeper{{"pid", parts_.actor.keeper().pid()},
+    json::object keeper{{"kind", parts_.actor.keeper().is_systemd() ? "systemd" : "process"},
+                        {"pid", parts_.actor.keeper().pid()},
                         {"entries", context.catalogue.size() + context.gates.all().size()},
                         {"restarts", parts_.actor.keeper().restarts()}};
     json::object shown{{"name", context.node_name},
@@ -255,8 +256,9 @@ asio::awaitable<Response> AdminApi::devices(Request request) {
 }
 
 asio::awaitable<Response> AdminApi::doctor(Request) {
-    auto ask = [input = doctor_input(parts_.context, parts_.actor.keeper().pid(),
-                                     parts_.actor.keeper().restarts())] { return examine(input); };
+    auto ask = [input = doctor_input(parts_.context, parts_.actor.keeper())] {
+        return examine(input);
+    };
     std::vector<Check> checks = co_await run_on(parts_.context.io, parts_.actor.workers(), ask);
     json::array listed;
     for (const Check& check : checks)

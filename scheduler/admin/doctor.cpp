@@ -50,6 +50,8 @@ Check check_seals() {
 }
 
 Check check_keeper(const DoctorInput& input) {
+    if (input.is_systemd_keeper)
+        return {"keeper", true, "descriptors are kept by systemd", ""};
     if (input.keeper_pid != 0 && process_id(input.keeper_pid))
         return {"keeper", true,
                 input.keeper_restarts == 0
@@ -134,12 +136,13 @@ void check_gpu(const DoctorInput& input, const DoctorInput::Gpu& gpu, std::vecto
 
 } // namespace
 
-DoctorInput doctor_input(const NodeContext& context, int keeper_pid, uint64_t keeper_restarts) {
+DoctorInput doctor_input(const NodeContext& context, const KeeperLink& keeper) {
     DoctorInput input;
     input.state_dir = context.paths.state_dir;
     input.runtime_dir = context.paths.runtime_dir;
-    input.keeper_pid = keeper_pid;
-    input.keeper_restarts = keeper_restarts;
+    input.is_systemd_keeper = keeper.is_systemd();
+    input.keeper_pid = keeper.pid();
+    input.keeper_restarts = keeper.restarts();
     if (context.loop->store_error())
         input.store_error = context.loop->store_error()->message;
     input.broken_invariants = node::check_invariants(context.state());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "scheduler/act/keeper_link.h"
 #include "scheduler/act/node_context.h"
 
 #include <memory>
@@ -21,6 +22,7 @@ struct Check {
 struct DoctorInput {
     std::string state_dir;
     std::string runtime_dir;
+    bool is_systemd_keeper = false;
     int keeper_pid = 0;
     uint64_t keeper_restarts = 0;
     std::string store_error;
@@ -36,7 +38,7 @@ struct DoctorInput {
 };
 
 // On the decision thread.
-DoctorInput doctor_input(const NodeContext& context, int keeper_pid, uint64_t keeper_restarts);
+DoctorInput doctor_input(const NodeContext& context, const KeeperLink& keeper);
 // Blocks on the driver and the file system: on a worker.
 std::vector<Check> examine(const DoctorInput& input);
 

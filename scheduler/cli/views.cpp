@@ -80,11 +80,13 @@ Status show_status(const Session& session) {
         keeper = found->get_object();
     print(fmt::format(
         "node {}: berthd {} {}, pid {}, up {}, {} resident, recovered in {}\n"
-        "keeper: pid {}, {} entries, {} restarts; engines connected: {}\n",
+        "keeper: {}, {} entries, {} restarts; engines connected: {}\n",
         text_at(node, "name"), text_at(node, "version"),
         flag_at(node, "ready") ? "ready" : "not ready", number_at(node, "pid"),
         age_text(number_at(node, "uptimeMs")), format_bytes(number_at(node, "rssBytes")),
-        milliseconds_text(real_at(node, "recoverMs")), number_at(keeper, "pid"),
+        milliseconds_text(real_at(node, "recoverMs")),
+        text_at(keeper, "kind") == "systemd" ? std::string("systemd")
+                                             : fmt::format("pid {}", number_at(keeper, "pid")),
         number_at(keeper, "entries"), number_at(keeper, "restarts"), number_at(node, "sessions")));
     print_section("DEVICES", table_of(Kind::kDevices, array_at(node, "devices")));
     print_section("WEIGHTS", table_of(Kind::kWeights, array_at(node, "weights")));

@@ -6,6 +6,7 @@
 #include "base/http/server.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "cache/keep/service_manager.h"
 #include "scheduler/act/node_actor.h"
 #include "scheduler/act/policy_book.h"
 #include "scheduler/admin/admin_api.h"
@@ -72,10 +73,10 @@ Result<std::pair<std::string, uint16_t>> host_and_port(const std::string& listen
 class Daemon {
   public:
     Daemon(const DaemonOptions& options, Store::Opened opened, PolicyBook book, NodePaths paths,
-           LockFile lock)
-        : options_(options), lock_(std::move(lock)), book_(std::move(book)),
-          store_(std::move(opened.store)), stored_(std::move(opened.state)), context_(io_),
-          signals_(io_) {
+           LockFile lock, std::shared_ptr<ServiceManager> manager)
+        : options_(options), lock_(std::move(lock)), manager_(std::move(manager)),
+          book_(std::move(book)), store_(std::move(opened.store)), stored_(std::move(opened.state)),
+          context_(io_), signals_(io_) {
         context_.node_name = book_.node().name;
         context_.group = book_.node().group;
         context_.paths = std::move(paths);
@@ -97,9 +98,12 @@ class Daemon {
     void watch_signals();
     void reload();
     void stop(int signal);
+    Status open_keeper();
+    void tell_manager(const std::string& lines) const;
 
     const DaemonOptions& options_;
     LockFile lock_;
+    std::shared_ptr<ServiceManager> manager_;
     PolicyBook book_;
     std::unique_ptr<Store> store_;
     StoredState stored_;
@@ -114,6 +118,7 @@ class Daemon {
 Status Daemon::start() {
     int64_t started_ms = wall_clock_ms();
     BERTH_ASSIGN(std::vector<node::DeviceSeen> devices, find_devices(book_.node(), context_));
+    BERTH_TRY(open_keeper());
     PeerPolicy peers{static_cast<uint32_t>(::geteuid()), context_.group};
     actor_ = std::make_unique<NodeActor>(context_, *store_, peers);
     BERTH_ASSIGN(Recovery recovery, actor_->recover(devices, std::move(stored_)));
@@ -137,6 +142,7 @@ Status Daemon::start() {
     context_.metrics.recovery_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.started).count();
     admin_->set_ready(true);
+    tell_manager("READY=1");
     ::malloc_trim(0); // what reading the records took
     std::string words = fmt::format(
         "ready after {:.1f} ms: {} devices, {} weight sets adopted ({}, 0 bytes read), {} of {} "
@@ -147,6 +153,25 @@ Status Daemon::start() {
     log::info("{} node={} socket={}", words, context_.node_name, context_.paths.engine_socket);
     context_.note(false, "node/" + context_.node_name, "Started", words);
     return {};
+}
+
+// With keeper: systemd, what the service manager kept is taken over here.
+Status Daemon::open_keeper() {
+    if (book_.node().keeper == policies::KeeperKind::kSystemd) {
+        BERTH_ASSIGN(context_.systemd_store, SystemdStore::open(manager_));
+        return {};
+    }
+    if (size_t count = manager_->take_inherited().size(); count != 0)
+        log::warn("the service manager keeps {} descriptors for this unit, which keeper: process "
+                  "does not use; to free what they hold stop the unit, then: systemctl clean "
+                  "--what=fdstore UNIT",
+                  count);
+    return {};
+}
+
+void Daemon::tell_manager(const std::string& lines) const {
+    if (auto told = manager_->tell(lines); !told)
+        log::warn("{}: {}, going on", lines, told.error().message);
 }
 
 Status Daemon::listen_admin() {
@@ -195,6 +220,7 @@ void Daemon::stop(int signal) {
     log::info("stopping on signal {}; engines and keeper go on, and the next berthd finds them",
               signal);
     admin_->set_ready(false);
+    tell_manager("STOPPING=1");
     context_.post(node::Shutdown{});
     server_->stop();
     actor_->stop();
@@ -219,12 +245,11 @@ Result<std::string> check_configuration(const std::string& config_file) {
 }
 
 Status run_daemon(const DaemonOptions& options) {
+    BERTH_ASSIGN(ServiceManager found, ServiceManager::from_environment());
+    auto manager = std::make_shared<ServiceManager>(std::move(found));
     // The policies that were applied live in the store, whose place the file says.
     std::vector<std::string> warnings;
     BERTH_ASSIGN(PolicyBook first, PolicyBook::open(options.config_file, {}, warnings));
-    if (first.node().keeper != policies::KeeperKind::kProcess)
-        return fail(ErrorCode::kUnsupported,
-                    "spec.keeper: systemd is still to come; write keeper: process");
     BERTH_ASSIGN(NodePaths paths, paths_of(first.node()));
     BERTH_TRY(make_directories(paths.state_dir, 0750));
     BERTH_TRY(make_directories(paths.runtime_dir, 0755));
@@ -239,7 +264,8 @@ Status run_daemon(const DaemonOptions& options) {
     }
     for (const std::string& warning : warnings)
         log::warn("{}", warning);
-    Daemon daemon(options, std::move(opened), std::move(book), std::move(paths), std::move(lock));
+    Daemon daemon(options, std::move(opened), std::move(book), std::move(paths), std::move(lock),
+                  std::move(manager));
     BERTH_TRY(daemon.start());
     daemon.run();
     daemon.finish();

@@ -131,7 +131,10 @@ spec:
 
 
 class Node:
-    def __init__(self, memory="4Gi", batch_lines=None, extra=(), policy=None, max_tokens=24):
+    def __init__(self, memory="4Gi", batch_lines=None, extra=(), policy=None, max_tokens=24,
+                 keeper="process", start=subprocess.Popen):
+        """`start` is called as Popen is, to start berthd."""
+        self._start = start
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="berth-", dir="/tmp"))
         self.batch_input, self.batch_output = self.root / "in.jsonl", self.root / "out.jsonl"
         more = "".join(f", {word}" for word in extra)
@@ -144,7 +147,7 @@ class Node:
         (self.root / "node.yaml").write_text(
             f"apiVersion: berth/v1\nkind: Node\nmetadata: {{name: test}}\nspec:\n"
             f"  socket: {self.root}/run/berthd.sock\n  stateDir: {self.root}/state\n"
-            f"  devices: {devices}\n  policies: [policies.yaml]\n")
+            f"  devices: {devices}\n  keeper: {keeper}\n  policies: [policies.yaml]\n")
         self.daemon = None
         self.start_daemon()
 
@@ -161,7 +164,7 @@ class Node:
     def start_daemon(self, wait=True):
         self.log = open(self.root / "berthd.log", "ab")
         started = time.monotonic()
-        self.daemon = subprocess.Popen(
+        self.daemon = self._start(
             [BIN / "berthd", "--config", self.root / "node.yaml", "--log-level", "debug"],
             stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
         if wait:
