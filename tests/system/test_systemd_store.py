@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 
-from node_under_test import MODEL, BIN, Node, alive, wait_until
+from node_under_test import BIN, MODEL, Node, alive, wait_until
 
 # Puts the descriptors of argv[1] (comma list) at 3 and up, as a service manager does, and becomes
 # the command after it, with this pid.
