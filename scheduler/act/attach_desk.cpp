@@ -241,6 +241,15 @@ void AttachDesk::grant(const Waiter& waiter, const ResidentSet& set) {
                   "FingerprintMismatch", 0});
         return;
     }
+    // Decided to be dropped, but not yet gone from the catalogue.
+    const auto& sets = context_.state().weights;
+    if (auto decided = sets.find({node::DeviceId(set.device), node::WeightSetId(set.id)});
+        decided != sets.end() && decided->second.dropping) {
+        refuse(waiter, Error{ErrorCode::kUnavailable,
+                             fmt::format("weight set {} is being dropped: ask again", set.id),
+                             "Dropping", 0});
+        return;
+    }
     protocol::Attached attached;
     attached.id = waiter.request.id;
     attached.weight_set = set.id;

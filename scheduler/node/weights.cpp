@@ -25,7 +25,8 @@ void Step::on(const WeightsAdopted& event) {
 
 void Step::on(const LeaseOpened& event) {
     const auto found = s_.weights.find({event.device, event.set});
-    if (found == s_.weights.end())
+    // Nobody is given a set that is being dropped: the actor looks before it hands one out.
+    if (found == s_.weights.end() || found->second.dropping)
         return;
     found->second.last_used = now_;
     if (const Instance* i = find(event.instance);
