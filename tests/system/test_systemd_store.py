@@ -59,10 +59,10 @@ class ServiceManager:
         if lines == ["BARRIER=1"]:
             assert len(fds) == 1
         elif "FDSTOREREMOVE=1" in lines:
-            self.removed.append(name)
             for one in [one for one in self.store if one[0] == name]:
                 self.store.remove(one)
                 os.close(one[1])
+            self.removed.append(name)  # last: tests wait for it
         elif "FDSTORE=1" in lines:
             assert "FDPOLL=0" in lines and len(fds) == 1
             self.store.append((name, fds.pop()))
