@@ -60,20 +60,11 @@ std::optional<Error> Step::preempt_refusal(const Instance& i, Rung mode) const {
 void Step::on(const OperatorPreempt& event) {
     if (s_.operations.contains(event.operation))
         return; // the same request again
-    Operation operation;
-    operation.id = event.operation;
-    operation.kind = OperationKind::kPreempt;
-    operation.instance = event.instance;
-    operation.object = "instance/" + event.instance.value;
+    Operation operation = requested(event, OperationKind::kPreempt);
     operation.mode = operation.reached = event.mode;
-    operation.cause = event.reason;
-    operation.dry_run = event.dry_run;
     Instance* i = find(event.instance);
     if (i == nullptr)
-        return refuse_operation(
-            operation, Error{ErrorCode::kNotFound,
-                             "no instance '" + event.instance.value + "'; see `berth status`",
-                             "InstanceNotFound", 0});
+        return refuse_operation(operation, instance_not_found(event.instance));
     // A move of the planner's to the same place becomes the operator's.
     const bool joins = i->state == InstanceState::kPreempting && !i->operation &&
                        i->desired == desired_of(event.mode) && preemptible(s_, *i);

@@ -29,19 +29,10 @@ std::optional<Error> Step::resume_refusal(const Instance& i) const {
 void Step::on(const OperatorResume& event) {
     if (s_.operations.contains(event.operation))
         return;
-    Operation operation;
-    operation.id = event.operation;
-    operation.kind = OperationKind::kResume;
-    operation.instance = event.instance;
-    operation.object = "instance/" + event.instance.value;
-    operation.cause = event.reason;
-    operation.dry_run = event.dry_run;
+    Operation operation = requested(event, OperationKind::kResume);
     Instance* i = find(event.instance);
     if (i == nullptr)
-        return refuse_operation(
-            operation, Error{ErrorCode::kNotFound,
-                             "no instance '" + event.instance.value + "'; see `berth status`",
-                             "InstanceNotFound", 0});
+        return refuse_operation(operation, instance_not_found(event.instance));
     if (i->state == InstanceState::kRunning)
         return answer_operation(operation, i->name.value + " is Running already");
     if (std::optional<Error> no = resume_refusal(*i))

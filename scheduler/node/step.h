@@ -143,4 +143,22 @@ Desired desired_of(policies::Rung rung);
 policies::Rung rung_of(Desired desired);
 std::string object_of(const Instance& i); // "instance/NAME"
 
+// What an operator asked of an instance, as the operation that will answer it.
+template <typename Event>
+Operation requested(const Event& event, OperationKind kind) {
+    Operation operation;
+    operation.id = event.operation;
+    operation.kind = kind;
+    operation.instance = event.instance;
+    operation.object = "instance/" + event.instance.value;
+    operation.cause = event.reason;
+    operation.dry_run = event.dry_run;
+    return operation;
+}
+
+inline Error instance_not_found(const InstanceName& name) {
+    return Error{ErrorCode::kNotFound, "no instance '" + name.value + "'; see `berth status`",
+                 "InstanceNotFound", 0};
+}
+
 } // namespace berth::node
