@@ -51,11 +51,8 @@ void add_instances(const NodeState& state, const DeviceId& device, DeviceUsage& 
 
 void add_loads(const NodeState& state, const DeviceId& device, DeviceUsage& out) {
     for (const auto& [id, load] : state.loads) {
-        if (load.key.device != device || load.state == Load::State::kPlanning)
-            continue;
-        // A sealed set is counted among the weights; what failed is gone only with its process.
-        const uint64_t bytes = load.overhead_bytes + (load.sealed ? 0 : load.weight_bytes);
-        if (bytes == 0)
+        const uint64_t bytes = placed_bytes(load);
+        if (load.key.device != device || bytes == 0)
             continue;
         out.loader_bytes += bytes;
         out.lines.push_back({LedgerLine::Kind::kLoader,
@@ -80,6 +77,12 @@ DeviceUsage usage(const NodeState& state, const DeviceId& device) {
     const uint64_t taken = out.used_bytes() + out.reserve_bytes;
     out.free_bytes = out.total_bytes > taken ? out.total_bytes - taken : 0;
     return out;
+}
+
+uint64_t placed_bytes(const Load& load) {
+    if (!load.placed)
+        return 0;
+    return load.overhead_bytes + (load.sealed ? 0 : load.weight_bytes);
 }
 
 const WeightSet* resident(const NodeState& state, const LoadKey& key) {

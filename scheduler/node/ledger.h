@@ -44,6 +44,9 @@ struct DeviceUsage {
 };
 DeviceUsage usage(const NodeState& state, const DeviceId& device);
 
+// What a load takes on its device now: staging and context, and weights that are not sealed yet.
+uint64_t placed_bytes(const Load& load);
+
 // The set that answers a load, if it is resident (and not being dropped).
 const WeightSet* resident(const NodeState& state, const LoadKey& key);
 const WeightSet* find_set(const NodeState& state, const WeightSetId& set, const DeviceId& device);

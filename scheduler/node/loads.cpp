@@ -111,8 +111,6 @@ void Step::on(const LoadPlanned& event) {
         same->second.keys.insert(load.key);
         act(PersistWeights{same->second});
         load.state = Load::State::kEnding;
-        load.refused = load.sealed = true;
-        load.overhead_bytes = 0;
         act(RefuseLoad{load.id, Error{ErrorCode::kAlreadyExists,
                                       "weight set " + event.set.value + " is resident already",
                                       "AlreadyResident", 0}});
@@ -143,6 +141,7 @@ void Step::try_go(Load& load) {
     const uint64_t available = free > claimed ? free - claimed : 0;
     if (need <= available) {
         load.state = Load::State::kLoading;
+        load.placed = true;
         load.phase = "loading";
         load.progress_at = now_;
         act(GoLoad{load.id});
@@ -160,8 +159,6 @@ void Step::try_go(Load& load) {
 
 void Step::refuse_load(Load& load, Error error) {
     load.state = Load::State::kEnding;
-    load.refused = true;
-    load.weight_bytes = load.overhead_bytes = 0; // nothing was placed
     act(RefuseLoad{load.id, error});
     end_load(load, std::nullopt, std::move(error));
 }

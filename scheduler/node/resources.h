@@ -47,19 +47,18 @@ struct Load {
     ModelName model; // empty: by path
     enum class State {
         kPlanning, // validating; nothing is placed
-        kLoading,  // Go was given; bytes count
-        kEnding,   // sealed or failed; the process has not ended: overhead counts, and after a
-                   // failure the planned bytes too
+        kLoading,  // Go was given
+        kEnding,   // sealed or failed; the process has not ended
     } state = State::kPlanning;
     uint64_t weight_bytes = 0;   // planned
     uint64_t overhead_bytes = 0; // context and staging on the device
-    bool sealed = false;
+    bool placed = false; // Go was given: its bytes count until its process has ended
+    bool sealed = false; // its weights count as a weight set
     std::string phase;
     uint64_t bytes_done = 0;
     uint64_t bytes_total = 0;
     TimePoint started_at;
     TimePoint progress_at;
-    bool refused = false;             // Failed was told; only its end is awaited
     int64_t priority = 0;             // the most important of those who wait for it
     std::set<OperationId> operations; // that wait for it
 };

@@ -51,7 +51,7 @@ uint64_t Step::coming_bytes(const DeviceId& device) const {
     }
     for (const auto& [id, load] : s_.loads)
         if (load.key.device == device && load.state == Load::State::kEnding)
-            bytes += load.overhead_bytes + (load.sealed ? 0 : load.weight_bytes);
+            bytes += placed_bytes(load);
     return bytes;
 }
 

@@ -60,6 +60,9 @@ void Step::on(const SessionOpened& event) {
     Instance* i = find(event.instance);
     if (i == nullptr || !i->process_alive || !i->device)
         return;
+    // Nobody has a token before ProcessStarted: this is a late word of an earlier process.
+    if (!i->process && i->token_sha256.empty())
+        return;
     i->session = true;
     if (!i->process)
         i->process = event.process;

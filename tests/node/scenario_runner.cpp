@@ -302,6 +302,7 @@ std::string Runner::when_recovered(const Words& words) {
     record.alive = words[6] == "alive";
     if (words[6] != "unseen")
         record.process = ProcessRef{next_pid_++, 1};
+    record.token_sha256 = "hash"; // on disk before a process is started
     record.device = DeviceId("host-0");
     record.weights = WeightSetId("tiny");
     return event(record);
