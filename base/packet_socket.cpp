@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/packet_socket.h"
 
+#include "base/descriptors.h"
 #include "base/unix_address.h"
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -41,6 +43,12 @@ Status wait_for(int socket, short events, Deadline deadline) {
     }
 }
 
+// Asked while what a message brought is still held.
+bool has_no_descriptor_left() {
+    UniqueFd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return !one && (errno == EMFILE || errno == ENFILE);
+}
+
 } // namespace
 
 Result<bool> send_packet_nowait(int socket, std::string_view payload, const std::vector<int>& fds) {
@@ -71,6 +79,9 @@ Result<bool> send_packet_nowait(int socket, std::string_view payload, const std:
             return false;
         if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
             return fail(ErrorCode::kUnavailable, "the peer has closed the connection");
+        // As many descriptors of this user's wait in sockets, unread, as it may have open.
+        if (errno == ETOOMANYREFS)
+            return fail(too_many_descriptors("descriptors that were sent wait unread"));
         return fail_errno("sendmsg");
     }
 }
@@ -87,10 +98,14 @@ Result<bool> receive_packet_nowait(int socket, Packet& packet) {
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kPacketFdsMax)];
     message.msg_control = control;
     message.msg_controllen = sizeof control;
+    // A peer that closed with something of ours unread is reported before what it said last (why
+    // it refused us, say), once: the second look gives its words.
     ssize_t got = 0;
+    bool was_reset = false;
     do {
+        was_reset = was_reset || (got < 0 && errno == ECONNRESET);
         got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    } while (got < 0 && errno == EINTR);
+    } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && !was_reset)));
     if (got < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK)
             return false;
@@ -110,7 +125,12 @@ Result<bool> receive_packet_nowait(int socket, Packet& packet) {
         }
     }
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+        // With room left for more of them it is this process that could not take them all.
+        bool no_room_here = (message.msg_flags & MSG_TRUNC) == 0 &&
+                            packet.fds.size() < kPacketFdsMax && has_no_descriptor_left();
         packet.fds.clear();
+        if (no_room_here)
+            return fail(too_many_descriptors("the descriptors of a message could not be taken"));
         return fail(ErrorCode::kCorrupt, "a message over the size limits was cut short");
     }
     packet.payload.assign(buffer.data(), static_cast<size_t>(got));

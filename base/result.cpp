@@ -84,10 +84,14 @@ tl::unexpected<Error> fail_errno(std::string_view what, int error_number) {
     default:
         break;
     }
-    return fail(Error{code,
-                      std::string(what) + ": " + std::generic_category().message(error_number),
-                      {},
-                      error_number});
+    std::string message = std::string(what) + ": " + std::generic_category().message(error_number);
+    std::string reason;
+    if (error_number == EMFILE || error_number == ENFILE) {
+        message += error_number == EMFILE ? " (RLIMIT_NOFILE): raise the limit, or close something"
+                                          : " (fs.file-max)";
+        reason = "TooManyDescriptors";
+    }
+    return fail(Error{code, std::move(message), std::move(reason), error_number});
 }
 
 tl::unexpected<Error> fail_in(std::string_view context, Error error) {

@@ -69,6 +69,18 @@ struct ResumeSpec {
     OnResumeFailure on_failure = OnResumeFailure::kHold;
     bool operator==(const ResumeSpec&) const = default;
 };
+// What an engine does for which no shared set may be used.
+enum class OnMismatch { kDisk, kFail };
+// What follows when the checkpoint of a resident set has changed on disk.
+enum class OnChange { kReload, kRefuse };
+struct AttachSpec {
+    // Whether an instance must reproduce the canary of a set that it attaches to, where its
+    // publisher left one, before it is Ready.
+    bool verify_canary = false;
+    OnMismatch on_mismatch = OnMismatch::kFail; // Disk: it loads its own copy, if there is room
+    OnChange on_change = OnChange::kReload;     // Reload: as a new set; the old one goes unused
+    bool operator==(const AttachSpec&) const = default;
+};
 enum class Sharing { kGate, kTimeSlice };
 struct SharingSpec {
     Sharing compute = Sharing::kGate;
@@ -87,6 +99,11 @@ struct MemorySpec {
     // budget).
     std::optional<uint64_t> device_reserve_bytes;
     uint64_t host_pinned_limit_bytes = 64ULL << 30;
+    // Copies of weight sets below the devices, the least recently used leave first. 0, or no
+    // folder: there are none.
+    uint64_t host_tier_bytes = 0;   // hostTier: in host memory
+    std::string image_dir;          // imageDir: as files in this folder,
+    uint64_t image_limit_bytes = 0; // imageLimit: of all together
     bool operator==(const MemorySpec&) const = default;
 };
 struct TenantSpec {
@@ -104,6 +121,7 @@ struct PolicySpec {
     std::vector<Trigger> triggers;
     PreemptionSpec preemption;
     ResumeSpec resume;
+    AttachSpec attach;
     SharingSpec sharing;
     StarvationSpec starvation;
     MemorySpec memory;

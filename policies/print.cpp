@@ -135,6 +135,10 @@ void print_tail(std::ostream& out, const PolicySpec& policy) {
         << "\n    verify: {canary: " << boolean(policy.resume.verify_canary)
         << ", timeout: " << duration(policy.resume.verify_timeout) << "}\n    onFailure: "
         << (policy.resume.on_failure == OnResumeFailure::kHold ? "Hold" : "Evict") << "\n";
+    out << "  attach: {verifyCanary: " << boolean(policy.attach.verify_canary)
+        << ", onMismatch: " << (policy.attach.on_mismatch == OnMismatch::kDisk ? "Disk" : "Fail")
+        << ", onChange: " << (policy.attach.on_change == OnChange::kReload ? "Reload" : "Refuse")
+        << "}\n";
     out << "  sharing: {compute: "
         << (policy.sharing.compute == Sharing::kGate ? "Gate" : "TimeSlice")
         << ", batchShareWhenBusy: "
@@ -146,6 +150,11 @@ void print_tail(std::ostream& out, const PolicySpec& policy) {
         << (policy.starvation.action == StarvationAction::kAlert ? "Alert" : "BoostPriority")
         << "}\n  memory: {deviceReserve: " << bytes_or_auto(policy.memory.device_reserve_bytes)
         << ", hostPinnedLimit: " << bytes(policy.memory.host_pinned_limit_bytes)
+        << ", hostTier: " << bytes(policy.memory.host_tier_bytes)
+        << (policy.memory.image_dir.empty()
+                ? std::string()
+                : ", imageDir: " + quoted(policy.memory.image_dir) +
+                      ", imageLimit: " + bytes(policy.memory.image_limit_bytes))
         << "}\n  tenants:" << (policy.tenants.empty() ? " []" : "") << "\n";
     for (const TenantSpec& one : policy.tenants)
         out << "    - {name: " << quoted(one.name) << ", users: " << list(one.users)

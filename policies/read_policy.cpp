@@ -166,6 +166,22 @@ void read_resume(Fields& fields, ResumeSpec& out) {
     out.on_failure = static_cast<OnResumeFailure>(fields.word("onFailure", {"Hold", "Evict"}, 0));
 }
 
+void read_memory(Fields& fields, MemorySpec& out) {
+    out.device_reserve_bytes = read_bytes_or_auto(fields, "deviceReserve");
+    out.host_pinned_limit_bytes = fields.bytes("hostPinnedLimit", out.host_pinned_limit_bytes);
+    out.host_tier_bytes = fields.bytes("hostTier", out.host_tier_bytes);
+    out.image_dir = fields.text("imageDir", "");
+    out.image_limit_bytes = fields.bytes("imageLimit", out.image_limit_bytes);
+    if (!out.image_dir.empty() && out.image_dir.front() != '/')
+        fields.refuse("imageDir", "expected an absolute path, found '" + out.image_dir + "'");
+    while (out.image_dir.size() > 1 && out.image_dir.back() == '/')
+        out.image_dir.pop_back();
+    if (!out.image_dir.empty() && out.image_limit_bytes == 0)
+        fields.refuse("imageDir", "needs imageLimit: how many bytes of images it may hold");
+    if (out.image_dir.empty() && out.image_limit_bytes > 0)
+        fields.refuse("imageLimit", "needs imageDir: the folder that the images go to");
+}
+
 void read_sharing(Fields& fields, SharingSpec& out) {
     const size_t compute = fields.word("compute", {"Gate", "TimeSlice", "MPS"}, 0);
     if (compute == 2)
@@ -206,6 +222,13 @@ PolicySpec read_policy(Fields& spec) {
     spec.map("preemption",
              [&policy](Fields& fields) { read_preemption(fields, policy.preemption); });
     spec.map("resume", [&policy](Fields& fields) { read_resume(fields, policy.resume); });
+    spec.map("attach", [&policy](Fields& fields) {
+        policy.attach.verify_canary = fields.boolean("verifyCanary", policy.attach.verify_canary);
+        policy.attach.on_mismatch =
+            static_cast<OnMismatch>(fields.word("onMismatch", {"Disk", "Fail"}, 1));
+        policy.attach.on_change =
+            static_cast<OnChange>(fields.word("onChange", {"Reload", "Refuse"}, 0));
+    });
     spec.map("sharing", [&policy](Fields& fields) { read_sharing(fields, policy.sharing); });
     spec.map("starvation", [&policy](Fields& fields) {
         policy.starvation.suspended_max =
@@ -213,11 +236,7 @@ PolicySpec read_policy(Fields& spec) {
         policy.starvation.action =
             static_cast<StarvationAction>(fields.word("action", {"Alert", "BoostPriority"}, 0));
     });
-    spec.map("memory", [&policy](Fields& fields) {
-        policy.memory.device_reserve_bytes = read_bytes_or_auto(fields, "deviceReserve");
-        policy.memory.host_pinned_limit_bytes =
-            fields.bytes("hostPinnedLimit", policy.memory.host_pinned_limit_bytes);
-    });
+    spec.map("memory", [&policy](Fields& fields) { read_memory(fields, policy.memory); });
     spec.maps("tenants", [&policy](Fields& fields) { read_tenant(fields, policy); });
     return policy;
 }

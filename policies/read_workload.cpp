@@ -133,10 +133,8 @@ ModelSpec read_model(Fields& spec, const std::string& folder) {
     out.path = resolve_path(spec.text("path"), folder);
     const std::vector<std::string> dtypes{"auto", "float32", "bfloat16", "float16"};
     out.dtype = dtypes[spec.word("dtype", dtypes, 0)];
-    out.quantization = spec.text("quantization", "none");
-    if (out.quantization != "none")
-        spec.refuse("quantization",
-                    "'" + out.quantization + "' is still to come; only none is possible now");
+    const std::vector<std::string> quantizations{"none", "fp8-block"};
+    out.quantization = quantizations[spec.word("quantization", quantizations, 0)];
     const uint64_t tensor_parallel = spec.count("tensorParallel", 1);
     if (tensor_parallel == 0)
         spec.refuse("tensorParallel", "must be 1 or more");

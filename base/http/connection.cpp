@@ -350,11 +350,16 @@ asio::awaitable<void> Connection::serve() {
     close();
 }
 
-asio::awaitable<void> Connection::turn_away() {
+asio::awaitable<void> Connection::turn_away(Error why, std::chrono::milliseconds patience) {
     auto self = shared_from_this();
     keep_alive_ = false;
-    Response response = error_response(Error{
-        ErrorCode::kUnavailable, "too many connections: try again later", "TooManyConnections", 0});
+    if (patience.count() > 0) {
+        arm(patience, Direction::kReading);
+        (void)co_await socket_.async_read_some(buffer_.prepare(4096), kTuple);
+        disarm();
+    }
+    Response response = error_response(why);
+    response.status = 503; // whatever the kind: trying again later may help
     Head head;
     co_await answer(std::move(response), head);
     close();

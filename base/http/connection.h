@@ -23,8 +23,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Connection(Socket socket, std::shared_ptr<const Router> router, ServerLimits limits,
                std::optional<PeerCredentials> credentials);
     boost::asio::awaitable<void> serve();
-    // Answers 503 without reading, and ends.
-    boost::asio::awaitable<void> turn_away();
+    // Answers 503 and the reason, and ends. Up to `patience` it waits for the request, which is not
+    // looked at: a peer that still writes when its connection ends may not read what it was told.
+    boost::asio::awaitable<void> turn_away(Error why, std::chrono::milliseconds patience);
     // Ends whatever is under way.
     void close();
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/http/server.h"
 
+#include "base/descriptors.h"
 #include "base/http/connection.h"
 #include "base/http/task_group.h"
 #include "base/log.h"
@@ -34,6 +35,9 @@ using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 
 // After accept() failed for want of descriptors: how long to leave the queue alone.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+// How long one who is turned away may take to send what he came with.
+constexpr auto kPatience = std::chrono::milliseconds(500);
+constexpr auto kNoPatience = std::chrono::milliseconds(0);
 
 Result<UniqueFd> bind_and_listen(int family, const sockaddr* address, socklen_t size,
                                  const std::string& what) {
@@ -71,6 +75,7 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
         if (error)
             return fail(ErrorCode::kIo, error.message());
         (void)fd.release();
+        spare_.take();
         acceptors_.push_back(std::make_shared<Acceptor>(std::move(acceptor)));
         tasks_.start("http accept", accept(shared_from_this(), acceptors_.back(), family));
         return {};
@@ -105,14 +110,14 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
             if (!acceptor->is_open() || error == asio::error::operation_aborted)
                 co_return;
             if (error) {
-                log::warn("accept failed error=\"{}\", ignoring", error.message());
+                if (self->answer_without_descriptors(*acceptor, error.value()))
+                    continue;
+                log::warn("accept failed error=\"{}\", trying again in 100 ms", error.message());
                 asio::steady_timer pause(self->context_, kAcceptPause);
                 co_await pause.async_wait(asio::use_awaitable);
+                self->spare_.take(); // somebody else may have been quicker when it was given up
                 continue;
             }
-            // Asio's accept() leaves this out: the engines that this process starts would keep the
-            // connection open.
-            ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
             // Asio accepts without close-on-exec; spawning happens on this same thread.
             ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
             std::optional<PeerCredentials> credentials;
@@ -123,16 +128,17 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
             } else {
                 ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
             }
+            int number = socket.native_handle();
             auto connection = std::make_shared<Connection>(std::move(socket), self->router_,
                                                            self->limits_, credentials);
             self->connections_.remove_if([](const auto& weak) { return weak.expired(); });
             self->connections_.push_back(connection);
-            self->tasks_.start("http connection", serve(self, connection));
+            self->tasks_.start("http connection", serve(self, connection, number));
         }
     }
 
     static asio::awaitable<void> serve(std::shared_ptr<Core> self,
-                                       std::shared_ptr<Connection> connection) {
+                                       std::shared_ptr<Connection> connection, int fd) {
         struct Counted {
             size_t& count;
             explicit Counted(size_t& of) : count(of) { ++count; }
@@ -140,14 +146,47 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
         };
         Counted counted(self->connection_count_);
         if (self->connection_count_ > self->limits_.connections_max)
-            co_await connection->turn_away();
+            co_await connection->turn_away(Error{ErrorCode::kUnavailable,
+                                                 "too many connections: try again later",
+                                                 "TooManyConnections", 0},
+                                           kPatience);
+        else if (leaves_too_few(fd, DescriptorUse::kOperator))
+            co_await connection->turn_away(
+                no_room(), leaves_too_few(fd, DescriptorUse::kOwn) ? kNoPatience : kPatience);
         else
             co_await connection->serve();
+    }
+
+    // Not one descriptor is left: the spare one lets the peer in for as long as it takes to send it
+    // the answer. false: nobody could be told.
+    bool answer_without_descriptors(Acceptor& acceptor, int error_number) {
+        if ((error_number != EMFILE && error_number != ENFILE) || !spare_)
+            return false;
+        spare_.give_up();
+        UniqueFd socket(
+            ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (socket) {
+            Response response = error_response(no_room());
+            std::string bytes = fmt::format("HTTP/1.1 503 Service Unavailable\r\n"
+                                            "Content-Type: application/json\r\n"
+                                            "Content-Length: {}\r\nConnection: close\r\n\r\n{}",
+                                            response.body.size(), response.body);
+            (void)!::send(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        }
+        bool answered = static_cast<bool>(socket);
+        socket.reset();
+        spare_.take();
+        return answered && spare_;
+    }
+
+    static Error no_room() {
+        return too_many_descriptors("no more connections are taken here now");
     }
 
     asio::io_context& context_;
     std::shared_ptr<const Router> router_;
     ServerLimits limits_;
+    SpareDescriptor spare_;
     TaskGroup tasks_;
     std::list<std::shared_ptr<Acceptor>> acceptors_;
     std::list<std::weak_ptr<Connection>> connections_;

@@ -5,6 +5,7 @@
 #include "base/unique_fd.h"
 #include "cache/checkpoint/fault.h"
 #include "cache/checkpoint/index.h"
+#include "cache/checkpoint/not_fetched.h"
 #include "cache/checkpoint/tensor_check.h"
 
 #include <sys/stat.h>
@@ -68,6 +69,7 @@ std::vector<std::string> without(const std::vector<std::string>& names,
 Result<std::string> read_side_file(const std::string& path, size_t bytes_max, SideFile& facts) {
     BERTH_ASSIGN(facts, stat_side_file(path));
     BERTH_ASSIGN(std::string text, read_file(path, bytes_max));
+    BERTH_TRY(check_is_fetched(text, fs::path(path).filename().string(), "JSON"));
     facts.hash = sha256_hex(text);
     return text;
 }
@@ -192,6 +194,7 @@ Result<Checkpoint> open_checkpoint(const std::string& path, const CheckpointOpti
         return fail_in("the model's configuration", config.error());
     checkpoint.config_json = std::move(*config);
     BERTH_ASSIGN(checkpoint.config, parse_config(checkpoint.config_json, "config.json"));
+    BERTH_TRY(check_quantisation_files(checkpoint.folder));
     checkpoint.index_file = source.index_file;
     checkpoint.ignored_files = source.ignored;
     BERTH_TRY(read_headers(source, options, checkpoint));

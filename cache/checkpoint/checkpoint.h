@@ -47,7 +47,9 @@ struct Checkpoint {
     std::vector<CheckpointFile> files;        // by name
     std::vector<CheckpointTensor> tensors;    // what is loaded: by file, then place
     std::vector<CheckpointAlias> aliases;     // a tied head
-    std::vector<std::string> ignored_tensors; // a tied head's own copy, computed tables
+    std::vector<std::string> ignored_tensors; // a tied head's own copy, computed tables, layers
+                                              // that guess further tokens
+    uint64_t ignored_bytes = 0;               // of these tensors
     std::vector<std::string> ignored_files;   // safetensors files beside those that are used
     uint64_t data_bytes() const;              // sum over tensors
 };
@@ -57,7 +59,8 @@ struct CheckpointOptions {
 };
 
 // `path` is a folder with config.json and safetensors (one file, or shards with their index), or
-// one safetensors file with config.json beside it. Reads headers only. Every error names file and
+// one safetensors file with config.json beside it. Reads headers only (and, of a tied head that is
+// stored as well, a few pages). Every error names file and
 // tensor, what was found, what was expected and what to do. Blocks on the disk.
 Result<Checkpoint> open_checkpoint(const std::string& path, const CheckpointOptions& options = {});
 

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/unique_fd.h"
 #include "cache/checkpoint/fault.h"
+#include "cache/checkpoint/not_fetched.h"
 #include "cache/checkpoint/strict_json.h"
 
 #include <fcntl.h>
@@ -196,9 +197,10 @@ Status read_at(int fd, char* to, size_t bytes, off_t offset, std::string_view fi
 
 Status check_header_length(uint64_t length, uint64_t file_bytes, std::string_view first,
                            std::string_view file) {
-    if (first.starts_with("version "))
-        return fail_fault({"NotDownloaded", file, "", "a Git LFS pointer instead of the file",
-                           "safetensors", "fetch it with 'git lfs pull'"});
+    BERTH_TRY(check_is_fetched(first, file, "safetensors"));
+    if (length == 0)
+        return fail_fault({"BadHeader", file, "", "a header of 0 bytes", "one that names tensors",
+                           "room was made for the file but nothing written: download it again"});
     if (length > kHeaderBytesMax)
         return fail_fault({"BadHeader", file, "", fmt::format("a header of {} bytes", length),
                            fmt::format("at most {}", kHeaderBytesMax),
@@ -264,6 +266,11 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64
 Result<SafetensorsHeader> read_safetensors_header(const std::string& path, std::string_view shown,
                                                   const SafetensorsOptions& options) {
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+    if (!fd && errno == ENOENT)
+        return fail_fault({"MissingFile", shown, "", "a name without a file",
+                           fmt::format("a file at {}", path),
+                           "incomplete download, or a link whose target is gone: download it again",
+                           ErrorCode::kNotFound});
     if (!fd)
         return fail_errno(path);
     struct stat facts{};
@@ -273,15 +280,15 @@ Result<SafetensorsHeader> read_safetensors_header(const std::string& path, std::
         return fail_fault({"NotAFile", shown, "", "something that is no regular file",
                            "a safetensors file", "check the path"});
     auto file_bytes = static_cast<uint64_t>(facts.st_size);
-    if (file_bytes < 8)
+    if (file_bytes < sizeof(uint64_t))
         return fail_fault({"TruncatedFile", shown, "",
                            fmt::format("a file of {} bytes", file_bytes), "at least 8",
                            "the download is incomplete: download the file again"});
-    char first[8];
-    BERTH_TRY(read_at(fd.get(), first, sizeof first, 0, shown));
+    std::string first(std::min<uint64_t>(file_bytes, kFirstBytes), '\0');
+    BERTH_TRY(read_at(fd.get(), first.data(), first.size(), 0, shown));
     uint64_t length = 0;
-    std::memcpy(&length, first, sizeof length);
-    BERTH_TRY(check_header_length(length, file_bytes, {first, sizeof first}, shown));
+    std::memcpy(&length, first.data(), sizeof length);
+    BERTH_TRY(check_header_length(length, file_bytes, first, shown));
     std::string text(length, '\0');
     BERTH_TRY(read_at(fd.get(), text.data(), text.size(), 8, shown));
     BERTH_ASSIGN(SafetensorsHeader header,

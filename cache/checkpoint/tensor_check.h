@@ -15,10 +15,12 @@ namespace berth {
 Status check_shard(const CheckpointIndex& index, const std::string& file,
                    const std::vector<StoredTensor>& tensors);
 
-// All tensors against what the model needs. Drops what is known to be harmless and a tied head's
-// own copy (both land in ignored_tensors), adds the alias of a tied head, and refuses missing
-// tensors, strays and wrong shapes by name. A quantised model's tensors go by their modules, since
-// each method names its own; of an unknown architecture only the index is known.
+// All tensors against what the model needs. Drops what is known to be harmless, layers that guess
+// further tokens and a tied head's own copy (all land in ignored_tensors), adds the alias of a tied
+// head, and refuses missing tensors, strays, wrong shapes and wrong element types by name. A matrix
+// that is quantised by blocks needs its factors like any other tensor. Of an unknown architecture
+// only the index is known, and that each quantised matrix has its factors. Blocks on the disk where
+// a tied head is stored too.
 Status check_model(Checkpoint& checkpoint);
 
 } // namespace berth

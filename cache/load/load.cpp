@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/load/load.h"
 
-#include "cache/load/chunks.h"
+#include "cache/load/phase_clock.h"
 #include "cache/load/source_files.h"
+#include "cache/load/tiles.h"
+#include "cache/weights/checksum.h"
+#include "cache/weights/device_kernels.h"
 #include "cache/weights/manifest.h"
 
 #include <algorithm>
-#include <chrono>
+#include <memory>
 #include <unordered_map>
 
 namespace berth {
@@ -15,31 +18,38 @@ namespace {
 
 // A bare CUDA context of the driver versions seen so far is 527 MiB; a little is left for growth.
 constexpr uint64_t kCudaContextBytes = uint64_t{576} << 20;
+// The code of transforms and checksums, and the table of blocks that are hashed.
+constexpr uint64_t kKernelBytes = uint64_t{32} << 20;
 // What the devices round segments up to; the true size comes with the sealed segment.
 constexpr uint64_t kHostGranularity = 4096;
 constexpr uint64_t kCudaGranularity = uint64_t{2} << 20;
 
-class PhaseClock {
-  public:
-    // Milliseconds since the last call, or since the clock was made.
-    double lap() {
-        auto now = std::chrono::steady_clock::now();
-        std::chrono::duration<double, std::milli> passed = now - start_;
-        start_ = now;
-        return passed.count();
+// Every tensor's checksum, of the bytes as they lie on the device now.
+Result<std::vector<Checksum>> hash_tensors(Device& device, const std::byte* segment,
+                                           const Layout& layout) {
+    std::vector<DeviceExtent> extents;
+    for (const PlacedTensor& tensor : layout.tensors)
+        extents.push_back({segment + tensor.offset, tensor.bytes});
+    BERTH_ASSIGN(std::unique_ptr<DeviceKernels> kernels, DeviceKernels::create(device));
+    BERTH_ASSIGN(std::vector<uint64_t> hashes, kernels->hash_blocks(extents));
+    std::vector<Checksum> checksums;
+    std::span<const uint64_t> rest(hashes);
+    for (const PlacedTensor& tensor : layout.tensors) {
+        size_t blocks = checksum_blocks(tensor.bytes);
+        checksums.push_back(fold_hashes(rest.first(blocks)));
+        rest = rest.subspan(blocks);
     }
+    return checksums;
+}
 
-  private:
-    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-Result<UniqueFd> make_manifest(const LoadPlan& plan, const ChunkedLoad& load,
+Result<UniqueFd> make_manifest(const Checkpoint& checkpoint, const RankPlan& plan,
+                               std::span<const Checksum> checksums,
                                const std::vector<uint64_t>& segment_bytes) {
     ManifestParts parts;
     parts.segment_bytes = segment_bytes;
     parts.fingerprint_json = plan.fingerprint.document;
     parts.fingerprint = plan.fingerprint.sha256;
-    parts.config_json = plan.checkpoint.config_json;
+    parts.config_json = checkpoint.config_json;
     std::unordered_map<std::string, size_t> places;
     for (size_t index = 0; index < plan.layout.tensors.size(); ++index) {
         const PlacedTensor& tensor = plan.layout.tensors[index];
@@ -49,7 +59,7 @@ Result<UniqueFd> make_manifest(const LoadPlan& plan, const ChunkedLoad& load,
         entry.shape = tensor.shape;
         entry.offset = tensor.offset;
         entry.bytes = tensor.bytes;
-        entry.checksum = load.checksum(index);
+        entry.checksum = checksums[index];
         places.emplace(tensor.name, parts.entries.size());
         parts.entries.push_back(std::move(entry));
     }
@@ -66,6 +76,13 @@ Result<UniqueFd> make_manifest(const LoadPlan& plan, const ChunkedLoad& load,
     return write_manifest(parts);
 }
 
+std::vector<const Layout*> layouts_of(const LoadPlan& plan) {
+    std::vector<const Layout*> layouts;
+    for (const RankPlan& rank : plan.ranks)
+        layouts.push_back(&rank.layout);
+    return layouts;
+}
+
 } // namespace
 
 std::vector<uint64_t> LoadedSet::segment_bytes() const {
@@ -77,51 +94,107 @@ std::vector<uint64_t> LoadedSet::segment_bytes() const {
 
 Result<LoadPlan> plan_load(const LoadRequest& request) {
     LoadPlan plan;
+    plan.recipe = request.recipe;
+    plan.reader = request.reader;
     BERTH_ASSIGN(plan.checkpoint, open_checkpoint(request.path, request.checkpoint));
-    BERTH_ASSIGN(plan.layout, plan_layout(plan.checkpoint, request.recipe.dtype));
-    plan.fingerprint = fingerprint_of(plan.checkpoint, request.recipe, request.environment);
+    std::vector<uint32_t> ranks = request.ranks;
+    if (ranks.empty())
+        ranks.push_back(request.recipe.rank);
+    for (uint32_t rank : ranks) {
+        WeightRecipe recipe = request.recipe;
+        recipe.rank = rank;
+        RankPlan one;
+        one.rank = rank;
+        BERTH_ASSIGN(one.layout, plan_layout(plan.checkpoint, recipe));
+        one.fingerprint = fingerprint_of(plan.checkpoint, recipe, request.environment);
+        plan.ranks.push_back(std::move(one));
+    }
     return plan;
 }
 
 LoadCost cost_of(const LoadPlan& plan, DeviceKind kind, int threads) {
-    StreamShape shape = stream_shape(kind, threads);
+    TilePlan tiles = plan_tiles(plan.checkpoint, layouts_of(plan), tile_bytes_for(kind));
+    StreamShape shape = stream_shape(kind, threads, tiles);
     bool on_host = kind == DeviceKind::kHost;
     uint64_t granularity = on_host ? kHostGranularity : kCudaGranularity;
     LoadCost cost;
-    cost.segment_bytes = {(plan.layout.segment_bytes + granularity - 1) / granularity *
-                          granularity};
-    cost.host_staging_bytes = shape.ring_bytes();
-    // A cast reads into a buffer of each thread's own, at most twice as wide as what it writes.
-    if (plan.layout.cast_count > 0)
-        cost.host_staging_bytes += 2 * shape.chunk_bytes * static_cast<uint64_t>(shape.threads);
-    cost.device_overhead_bytes = on_host ? 0 : kCudaContextBytes;
+    for (const RankPlan& rank : plan.ranks)
+        cost.segment_bytes.push_back((rank.layout.segment_bytes + granularity - 1) / granularity *
+                                     granularity);
+    cost.bytes_to_read = tiles.bytes_to_read;
+    cost.host_staging_bytes = shape.host_bytes();
+    cost.device_overhead_bytes = device_overhead_bytes(kind, shape);
     return cost;
+}
+
+uint64_t device_overhead_bytes(DeviceKind kind, const StreamShape& shape) {
+    if (kind == DeviceKind::kHost)
+        return 0;
+    return kCudaContextBytes + kKernelBytes + Device::kLanes * shape.lane_bytes;
+}
+
+Result<std::vector<LoadedSet>> run_load(const LoadPlan& plan, std::span<Device* const> devices,
+                                        int threads, const StreamProgress& progress) {
+    if (devices.size() != plan.ranks.size())
+        return fail(ErrorCode::kInvalidArgument, std::to_string(plan.ranks.size()) + " ranks and " +
+                                                     std::to_string(devices.size()) +
+                                                     " devices: give one for each");
+    DeviceKind kind = devices[0]->capabilities().kind;
+    std::map<std::string, double> phases;
+    PhaseClock clock;
+    BERTH_ASSIGN(SourceFiles files, SourceFiles::open(plan.checkpoint, plan.reader));
+    std::vector<std::unique_ptr<WritableSegment>> segments;
+    std::vector<RankTarget> targets;
+    for (size_t index = 0; index < devices.size(); ++index) {
+        if (devices[index]->capabilities().kind != kind)
+            return fail(ErrorCode::kInvalidArgument, "one load is for devices of one kind");
+        BERTH_ASSIGN(std::unique_ptr<WritableSegment> segment,
+                     devices[index]->create_segment(plan.ranks[index].layout.segment_bytes,
+                                                    "berth-weights"));
+        targets.push_back({devices[index], segment->data()});
+        segments.push_back(std::move(segment));
+    }
+    phases["allocate"] = clock.lap();
+
+    TilePlan tiles = plan_tiles(plan.checkpoint, layouts_of(plan), tile_bytes_for(kind));
+    StreamShape shape = stream_shape(kind, threads, tiles);
+    BERTH_TRY(stream({plan.checkpoint, tiles, files, targets}, shape, progress));
+    BERTH_TRY(files.check_unchanged());
+    phases["read"] = clock.lap();
+
+    std::vector<std::vector<Checksum>> checksums;
+    for (size_t index = 0; index < devices.size(); ++index) {
+        BERTH_ASSIGN(std::vector<Checksum> all,
+                     hash_tensors(*devices[index], targets[index].data, plan.ranks[index].layout));
+        checksums.push_back(std::move(all));
+    }
+    phases["hash"] = clock.lap();
+
+    std::vector<LoadedSet> sets(devices.size());
+    for (size_t index = 0; index < devices.size(); ++index) {
+        BERTH_ASSIGN(Segment sealed, segments[index]->seal());
+        sets[index].segments.push_back(std::move(sealed));
+    }
+    phases["seal"] = clock.lap();
+    for (size_t index = 0; index < devices.size(); ++index) {
+        LoadedSet& set = sets[index];
+        BERTH_ASSIGN(set.manifest, make_manifest(plan.checkpoint, plan.ranks[index],
+                                                 checksums[index], set.segment_bytes()));
+        set.bytes_read = tiles.bytes_to_read;
+        set.filesystem = files.filesystem();
+        set.reader = files.report();
+    }
+    phases["manifest"] = clock.lap();
+    for (LoadedSet& set : sets)
+        set.phases = phases;
+    return sets;
 }
 
 Result<LoadedSet> run_load(const LoadPlan& plan, Device& device, int threads,
                            const StreamProgress& progress) {
-    LoadedSet set;
-    PhaseClock clock;
-    BERTH_ASSIGN(SourceFiles files, SourceFiles::open(plan.checkpoint));
-    set.filesystem = files.filesystem();
-    BERTH_ASSIGN(std::unique_ptr<WritableSegment> segment,
-                 device.create_segment(plan.layout.segment_bytes, "berth-weights"));
-    set.phases["allocate"] = clock.lap();
-
-    StreamShape shape = stream_shape(device.capabilities().kind, threads);
-    ChunkedLoad load(plan.layout, files, shape.chunk_bytes);
-    shape.threads = std::min(shape.threads, static_cast<int>(load.chunks().size()));
-    BERTH_TRY(stream(load, device, *segment, shape, progress));
-    BERTH_TRY(files.check_unchanged());
-    set.bytes_read = plan.layout.bytes_to_read;
-    set.phases["read"] = clock.lap();
-
-    BERTH_ASSIGN(Segment sealed, segment->seal());
-    set.segments.push_back(std::move(sealed));
-    set.phases["seal"] = clock.lap();
-    BERTH_ASSIGN(set.manifest, make_manifest(plan, load, set.segment_bytes()));
-    set.phases["manifest"] = clock.lap();
-    return set;
+    Device* one[] = {&device};
+    BERTH_ASSIGN(std::vector<LoadedSet> sets, run_load(plan, one, threads, progress));
+    return std::move(sets[0]);
 }
 
 } // namespace berth

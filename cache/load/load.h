@@ -9,47 +9,69 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
-// How a weight set comes to be, in two steps: plan_load() validates everything and moves no byte,
-// run_load() reads, casts, hashes, seals. In between the caller may ask somebody for the room.
+// How weight sets come to be, in two steps: plan_load() validates everything and moves no byte,
+// run_load() reads, casts, slices, quantises, hashes, seals. In between the caller may ask somebody
+// for the room. One load feeds all the ranks it is asked for and reads each byte once.
 namespace berth {
 
 struct LoadRequest {
     std::string path;
-    WeightRecipe recipe;
+    WeightRecipe recipe; // its rank is that of the first set
     WeightEnvironment environment;
     CheckpointOptions checkpoint;
+    std::vector<uint32_t> ranks; // empty: the recipe's alone
+    ReaderOptions reader;
 };
 
-struct LoadPlan {
-    Checkpoint checkpoint;
+// What one rank gets.
+struct RankPlan {
+    uint32_t rank = 0;
     Layout layout;
     Fingerprint fingerprint;
 };
 
+struct LoadPlan {
+    Checkpoint checkpoint;
+    WeightRecipe recipe;
+    std::vector<RankPlan> ranks; // in the order of the request
+    ReaderOptions reader;
+    const Layout& layout() const { return ranks[0].layout; }
+    const Fingerprint& fingerprint() const { return ranks[0].fingerprint; }
+};
+
 Result<LoadPlan> plan_load(const LoadRequest& request);
 
-// What a load takes besides the segment, for whoever keeps the books.
+// What a load takes besides the segments, for whoever keeps the books.
 struct LoadCost {
-    std::vector<uint64_t> segment_bytes; // rounded up as the device does
+    std::vector<uint64_t> segment_bytes; // by rank, rounded up as the device does
+    uint64_t bytes_to_read = 0;          // from disk, each byte once
     uint64_t host_staging_bytes = 0;
-    uint64_t device_overhead_bytes = 0;
+    uint64_t device_overhead_bytes = 0; // on each device
 };
 LoadCost cost_of(const LoadPlan& plan, DeviceKind kind, int threads);
+// On one device besides the segments: a context, code, and what lanes need.
+uint64_t device_overhead_bytes(DeviceKind kind, const StreamShape& shape);
 
 struct LoadedSet {
     std::vector<Segment> segments; // sealed
     UniqueFd manifest;
-    uint64_t bytes_read = 0;
+    uint64_t bytes_read = 0; // of the whole load
     std::string filesystem;
-    std::map<std::string, double> phases; // milliseconds: allocate, read, seal, manifest
+    ReadReport reader;
+    std::map<std::string, double> phases; // milliseconds: allocate, read, hash, seal, manifest
     std::vector<uint64_t> segment_bytes() const;
 };
 
-// `threads` 0: chosen. On any failure nothing of the set is left. Blocks; `device` is used by the
-// calling thread alone.
+// One set for each rank of the plan, onto devices[rank] (which may be one device several times; all
+// of one kind). `threads` 0: chosen. On any failure nothing of any set is left. Blocks; the devices
+// are used by the calling thread alone.
+Result<std::vector<LoadedSet>> run_load(const LoadPlan& plan, std::span<Device* const> devices,
+                                        int threads, const StreamProgress& progress);
+// For a plan of one rank.
 Result<LoadedSet> run_load(const LoadPlan& plan, Device& device, int threads,
                            const StreamProgress& progress);
 

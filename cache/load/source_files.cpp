@@ -2,6 +2,8 @@
 #include "cache/load/source_files.h"
 
 #include "cache/checkpoint/fault.h"
+#include "cache/load/direct_read.h"
+#include "cache/load/page_cache.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,15 +12,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cerrno>
+#include <utility>
 
 namespace berth {
 
 namespace {
-
-// The largest count that one read(2) takes.
-constexpr size_t kReadBytesMax = size_t{1} << 30;
 
 Status check_same(const CheckpointFile& file, int fd) {
     struct stat facts{};
@@ -37,50 +35,56 @@ Status check_same(const CheckpointFile& file, int fd) {
 
 } // namespace
 
-Result<SourceFiles> SourceFiles::open(const Checkpoint& checkpoint) {
+Result<SourceFiles> SourceFiles::open(const Checkpoint& checkpoint, ReaderOptions options) {
     SourceFiles files;
-    for (const CheckpointFile& file : checkpoint.files) {
-        UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+    BERTH_ASSIGN(files.reader_, FileReader::create(options));
+    for (const CheckpointFile& facts : checkpoint.files) {
+        UniqueFd fd(::open(facts.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
         if (!fd)
-            return fail_errno(file.path);
-        BERTH_TRY(check_same(file, fd.get()));
-        // Advice only; a file system that knows none reads as well.
-        (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-        files.entries_.push_back({file, std::move(fd)});
+            return fail_errno(facts.path);
+        BERTH_TRY(check_same(facts, fd.get()));
+        auto file = std::make_unique<ReadableFile>(facts.name, std::move(fd));
+        BERTH_TRY(files.reader_->prepare(*file));
+        files.entries_.push_back({facts, std::move(file)});
     }
     return files;
 }
 
 Status SourceFiles::read(size_t file, uint64_t offset, std::span<std::byte> to) const {
-    const Entry& entry = entries_[file];
-    size_t done = 0;
-    while (done < to.size()) {
-        size_t count = std::min(to.size() - done, kReadBytesMax);
-        ssize_t got =
-            ::pread(entry.fd.get(), to.data() + done, count, static_cast<off_t>(offset + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return fail_errno(fmt::format("{}: read {} bytes at offset {}", entry.file.name, count,
-                                          offset + done));
-        if (got == 0)
-            return fail_fault({"ShortRead", entry.file.name, "",
-                               fmt::format("{} of {} bytes at offset {}", done, to.size(), offset),
-                               "all of them", "the file became shorter while it was loaded"});
-        done += static_cast<size_t>(got);
-    }
+    const ReadableFile& from = *entries_[file].file;
+    read_ahead(from.fd(), offset, to.size());
+    BERTH_ASSIGN(uint64_t got, from.read_plain(offset, to));
+    if (got < to.size())
+        return from.fail_short(offset, got, to.size());
     return {};
+}
+
+uint64_t SourceFiles::slot_bytes(uint64_t bytes) {
+    return align_up(bytes) + 2 * kDirectAlignment;
+}
+
+Result<std::span<std::byte>> SourceFiles::read_into(size_t file, uint64_t offset, uint64_t bytes,
+                                                    std::span<std::byte> slot) const {
+    auto address = reinterpret_cast<uintptr_t>(slot.data());
+    if (address % kDirectAlignment != 0 || slot.size() < bytes + 2 * kDirectAlignment)
+        return fail(ErrorCode::kInternal,
+                    fmt::format("a slot of {} bytes at {:#x} for a read of {}: expected {} more, "
+                                "from the start of a page on",
+                                slot.size(), address, bytes, 2 * kDirectAlignment));
+    std::span<std::byte> to = slot.subspan(offset % kDirectAlignment, bytes);
+    BERTH_TRY(reader_->read(*entries_[file].file, offset, to));
+    return to;
 }
 
 Status SourceFiles::check_unchanged() const {
     for (const Entry& entry : entries_)
-        BERTH_TRY(check_same(entry.file, entry.fd.get()));
+        BERTH_TRY(check_same(entry.facts, entry.file->fd()));
     return {};
 }
 
 std::string SourceFiles::filesystem() const {
     struct statfs facts{};
-    if (entries_.empty() || ::fstatfs(entries_[0].fd.get(), &facts) != 0)
+    if (entries_.empty() || ::fstatfs(entries_[0].file->fd(), &facts) != 0)
         return "unknown";
     struct Name {
         uint64_t magic;

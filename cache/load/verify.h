@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cache/memory/device.h"
+#include "cache/weights/device_kernels.h"
 #include "cache/weights/manifest.h"
 
 #include <span>
@@ -16,5 +17,8 @@ namespace berth {
 // back in pieces. Blocks; `device` is used by the calling thread alone.
 Result<std::vector<std::string>> verify(Device& device, const Manifest& manifest,
                                         std::span<const Mapping> mappings);
+// The same for a set that may still be unsealed: where its segments lie.
+Result<std::vector<std::string>> verify_extents(Device& device, const Manifest& manifest,
+                                                std::span<const DeviceExtent> segments);
 
 } // namespace berth

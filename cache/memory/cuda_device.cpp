@@ -2,15 +2,17 @@
 #include "cache/memory/cuda_device.h"
 
 #include "cache/memory/cuda_grant.h"
+#include "cache/memory/cuda_kernels.h"
 #include "cache/memory/cuda_vmm.h"
 #include "cache/memory/host_device.h"
+#include "cache/memory/host_pages.h"
+#include "cache/memory/numa.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <array>
 #include <string_view>
-#include <sys/mman.h>
 
 namespace berth {
 
@@ -48,19 +50,17 @@ class CudaWritableSegment final : public WritableSegment {
     uint64_t bytes_;
 };
 
-// Touched pages, huge where the kernel gives them, registered with the driver: several times faster
-// than letting the driver allocate pinned memory.
+// Touched pages, near the device, registered with the driver: several times faster than letting
+// the driver allocate pinned memory.
 struct PinnedRange final : Mapping::Owner {
-    PinnedRange(SharedContext shared, void* address, uint64_t length)
-        : context(std::move(shared)), at(address), bytes(length) {}
+    PinnedRange(SharedContext shared, HostPages memory)
+        : context(std::move(shared)), pages(std::move(memory)) {}
     ~PinnedRange() override {
         if (registered && context->make_current())
-            context->driver().mem_host_unregister(at);
-        ::munmap(at, bytes);
+            context->driver().mem_host_unregister(pages.data());
     }
     SharedContext context;
-    void* at;
-    uint64_t bytes;
+    HostPages pages;
     bool registered = false;
 };
 
@@ -86,11 +86,22 @@ class CudaDevice final : public Device {
         return create_cuda_grant(context_, bytes_max, capabilities_.grant_step_bytes);
     }
     Result<HostBuffer> create_host_buffer(uint64_t bytes) override;
+    Result<Mapping> create_device_buffer(uint64_t bytes) override {
+        return create_cuda_buffer(context_, bytes);
+    }
     Status copy_to_device(std::byte* device, const std::byte* host, uint64_t bytes) override;
     Status copy_to_host(std::byte* host, const std::byte* device, uint64_t bytes) override;
     Status start_copy_to_device(int lane, std::byte* device, const std::byte* host,
                                 uint64_t bytes) override;
+    Status start_copy_2d_to_device(int lane, std::byte* device, uint64_t device_pitch,
+                                   const std::byte* host, uint64_t host_pitch, uint64_t width,
+                                   uint64_t height) override;
     Status wait_lane(int lane) override;
+    Result<std::unique_ptr<KernelModule>> load_kernels(std::span<const std::byte> image) override {
+        return load_cuda_kernels(context_, image);
+    }
+    Status start_kernel(int lane, KernelModule::Function function, uint32_t groups,
+                        uint32_t threads, std::span<void*> arguments) override;
     Status synchronize() override { return context_->synchronize(); }
     Result<DeviceMemory> memory() override;
 
@@ -134,18 +145,11 @@ Result<Mapping> CudaDevice::map_read_only(const Segment& segment) {
 }
 
 Result<HostBuffer> CudaDevice::create_host_buffer(uint64_t bytes) {
-    if (bytes == 0)
-        return fail(ErrorCode::kInvalidArgument, "a host buffer of 0 bytes was asked for");
     BERTH_TRY(context_->make_current());
-    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        return fail_errno(fmt::format("mapping a host buffer of {} bytes", bytes));
-    auto range = std::make_unique<PinnedRange>(context_, at, bytes);
-    ::madvise(at, bytes, MADV_HUGEPAGE);
-    auto* data = static_cast<std::byte*>(at);
-    for (uint64_t offset = 0; offset < bytes; offset += 4096)
-        data[offset] = std::byte{0};
-    CUresult code = context_->driver().mem_host_register(at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    BERTH_ASSIGN(HostPages pages, HostPages::create(bytes, capabilities_.numa_node));
+    std::byte* data = pages.data();
+    auto range = std::make_unique<PinnedRange>(context_, std::move(pages));
+    CUresult code = context_->driver().mem_host_register(data, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (code != CUDA_SUCCESS)
         return context_->driver().failed(code, fmt::format("cuMemHostRegister(bytes {})", bytes));
     range->registered = true;
@@ -206,6 +210,34 @@ Status CudaDevice::start_copy_to_device(int lane, std::byte* device, const std::
         return context_->driver().failed(
             code, fmt::format("cuMemcpyHtoDAsync(lane {}, to {:#x}, bytes {})", lane,
                               device_address(device), bytes));
+    return {};
+}
+
+Status CudaDevice::start_copy_2d_to_device(int lane, std::byte* device, uint64_t device_pitch,
+                                           const std::byte* host, uint64_t host_pitch,
+                                           uint64_t width, uint64_t height) {
+    BERTH_TRY(check_lane(lane));
+    BERTH_TRY(check_copy_2d(device_pitch, host_pitch, width, height));
+    if (width == 0 || height == 0)
+        return {};
+    if (height == 1 || (device_pitch == width && host_pitch == width))
+        return start_copy_to_device(lane, device, host, width * height);
+    BERTH_ASSIGN(CUstream mine, stream(lane));
+    return start_cuda_copy_2d(context_->driver(), mine,
+                              {device, device_pitch, host, host_pitch, width, height});
+}
+
+Status CudaDevice::start_kernel(int lane, KernelModule::Function function, uint32_t groups,
+                                uint32_t threads, std::span<void*> arguments) {
+    BERTH_TRY(check_lane(lane));
+    BERTH_ASSIGN(CUstream mine, stream(lane));
+    CUresult code =
+        context_->driver().launch_kernel(static_cast<CUfunction>(function.handle), groups, 1, 1,
+                                         threads, 1, 1, 0, mine, arguments.data(), nullptr);
+    if (code != CUDA_SUCCESS)
+        return context_->driver().failed(
+            code,
+            fmt::format("cuLaunchKernel(lane {}, groups {}, threads {})", lane, groups, threads));
     return {};
 }
 
@@ -292,6 +324,13 @@ Result<int> attribute(const CudaDriver& driver, CUdevice device, CUdevice_attrib
     return number;
 }
 
+Result<int> numa_node_of(const CudaDriver& driver, CUdevice device) {
+    BERTH_ASSIGN(int domain, attribute(driver, device, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID));
+    BERTH_ASSIGN(int bus, attribute(driver, device, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID));
+    BERTH_ASSIGN(int slot, attribute(driver, device, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID));
+    return numa_node_of_pci(fmt::format("{:04x}:{:02x}:{:02x}.0", domain, bus, slot));
+}
+
 Result<DeviceCapabilities> capabilities_of(const CudaDriver& driver, const Found& found) {
     BERTH_ASSIGN(int vmm, attribute(driver, found.device,
                                     CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED));
@@ -322,9 +361,11 @@ Result<DeviceCapabilities> capabilities_of(const CudaDriver& driver, const Found
     BERTH_ASSIGN(facts.grant_step_bytes, grant_step_from_environment(granularity, kCudaGrantStep));
     facts.cpu_addressable = false;
     facts.sealed_by_kernel = false;
+    facts.runs_kernels = true;
     facts.compute_capability = fmt::format("{}.{}", major, minor);
     facts.driver_version = fmt::format("{}.{}", version / 1000, version % 1000 / 10);
     facts.name = found.name;
+    BERTH_ASSIGN(facts.numa_node, numa_node_of(driver, found.device));
     return facts;
 }
 

@@ -63,6 +63,13 @@ void load_functions(Loader& from, CudaDriver& into) {
     from.need(into.stream_create, "cuStreamCreate");
     from.need(into.stream_destroy, "cuStreamDestroy");
     from.need(into.stream_synchronize, "cuStreamSynchronize");
+    from.need(into.memcpy_2d, "cuMemcpy2DAsync");
+    from.need(into.mem_alloc, "cuMemAlloc");
+    from.need(into.mem_free, "cuMemFree");
+    from.need(into.module_load_data, "cuModuleLoadData");
+    from.need(into.module_unload, "cuModuleUnload");
+    from.need(into.module_get_function, "cuModuleGetFunction");
+    from.need(into.launch_kernel, "cuLaunchKernel");
 }
 
 // The library stays open for the life of the process: its threads and exit handlers need it.

@@ -45,6 +45,13 @@ struct CudaDriver {
     decltype(&::cuStreamCreate) stream_create = nullptr;
     decltype(&::cuStreamDestroy) stream_destroy = nullptr;
     decltype(&::cuStreamSynchronize) stream_synchronize = nullptr;
+    decltype(&::cuMemcpy2DAsync) memcpy_2d = nullptr;
+    decltype(&::cuMemAlloc) mem_alloc = nullptr;
+    decltype(&::cuMemFree) mem_free = nullptr;
+    decltype(&::cuModuleLoadData) module_load_data = nullptr;
+    decltype(&::cuModuleUnload) module_unload = nullptr;
+    decltype(&::cuModuleGetFunction) module_get_function = nullptr;
+    decltype(&::cuLaunchKernel) launch_kernel = nullptr;
 
     // "cuMemCreate(bytes 1073741824, device 0): CUDA_ERROR_OUT_OF_MEMORY": ResourceExhausted for
     // lack of memory, else kIo, with the CUresult as the source.

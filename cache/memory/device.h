@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,9 +32,12 @@ struct DeviceCapabilities {
     uint64_t grant_step_bytes = 4096;  // the size of one grant handle, a multiple of granularity
     bool cpu_addressable = true;       // mappings may be read by the CPU
     bool sealed_by_kernel = true;      // a sealed segment cannot be written even by a hostile peer
+    bool runs_kernels = false;         // load_kernels() may be asked for code to run on the device
     std::string compute_capability;    // "9.0"; empty on the host
     std::string driver_version;        // "13.0" (CUDA driver API); empty on the host
     std::string name;                  // "NVIDIA H200"; "host memory"
+    // Of the machine's memory, the nearest (numa.h); -1: all is alike, or unknown.
+    int numa_node = -1;
 };
 
 // A mapped address range. Move-only; empty is legal; destruction unmaps and frees what the backend
@@ -113,6 +117,20 @@ struct HostBuffer {
     Mapping mapping;
 };
 
+// Code loaded onto a device. Its functions may be started as long as it lives; it may outlive its
+// Device. Destruction waits for what still runs.
+class KernelModule {
+  public:
+    struct Function {
+        void* handle = nullptr; // the backend's own
+    };
+    KernelModule() = default;
+    KernelModule(const KernelModule&) = delete;
+    KernelModule& operator=(const KernelModule&) = delete;
+    virtual ~KernelModule() = default;
+    virtual Result<Function> function(const char* name) const = 0;
+};
+
 struct DeviceMemory {
     uint64_t total_bytes = 0;
     uint64_t used_bytes = 0; // by everybody, as the driver says (host: this node's memfds on it)
@@ -138,6 +156,9 @@ class Device {
     virtual Result<Mapping> map_read_only(const Segment& segment) = 0;
     virtual Result<std::unique_ptr<GrantArena>> create_grant(uint64_t bytes_max) = 0;
     virtual Result<HostBuffer> create_host_buffer(uint64_t bytes) = 0;
+    // Scratch memory on the device for this process alone, at a multiple of 256 bytes; contents are
+    // arbitrary. What lanes still do with it must be waited for before it is dropped.
+    virtual Result<Mapping> create_device_buffer(uint64_t bytes);
 
     // Copies and waits. `device` addresses lie in a mapping of this device, `host` in host memory
     // (at full speed in a HostBuffer).
@@ -148,10 +169,25 @@ class Device {
     static constexpr int kLanes = 4;
     virtual Status start_copy_to_device(int lane, std::byte* device, const std::byte* host,
                                         uint64_t bytes) = 0;
+    // The same for `height` rows of `width` bytes each, which lie `pitch` bytes apart on each side.
+    virtual Status start_copy_2d_to_device(int lane, std::byte* device, uint64_t device_pitch,
+                                           const std::byte* host, uint64_t host_pitch,
+                                           uint64_t width, uint64_t height);
     virtual Status wait_lane(int lane) = 0;
+    // Kernels, where capabilities().runs_kernels says so (Unsupported elsewhere, and where the
+    // image holds no code for this device). start_kernel starts `groups` groups of `threads`
+    // threads on a lane, in order with its copies; `arguments` point at the values, which are taken
+    // at once.
+    virtual Result<std::unique_ptr<KernelModule>> load_kernels(std::span<const std::byte> image);
+    virtual Status start_kernel(int lane, KernelModule::Function function, uint32_t groups,
+                                uint32_t threads, std::span<void*> arguments);
     // Waits until all work that this process gave the device is done.
     virtual Status synchronize() = 0;
     virtual Result<DeviceMemory> memory() = 0;
+
+  protected:
+    static Status check_copy_2d(uint64_t device_pitch, uint64_t host_pitch, uint64_t width,
+                                uint64_t height);
 };
 
 // `id` is "host-N" or a GPU's UUID (or "cuda" for the first visible GPU). For cuda the process gets

@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 #include "cache/memory/host_grant.h"
+#include "cache/memory/host_pages.h"
 
 #include <fmt/format.h>
 
@@ -29,6 +30,11 @@ struct HostRange final : Mapping::Owner {
     ~HostRange() override { ::munmap(at, bytes); }
     void* at;
     uint64_t bytes;
+};
+
+struct HeldPages final : Mapping::Owner {
+    explicit HeldPages(HostPages held) : pages(std::move(held)) {}
+    HostPages pages;
 };
 
 Mapping mapping_of(void* at, uint64_t bytes) {
@@ -83,6 +89,10 @@ class HostDevice final : public Device {
         return create_host_grant(bytes_max, capabilities_.grant_step_bytes);
     }
     Result<HostBuffer> create_host_buffer(uint64_t bytes) override;
+    Result<Mapping> create_device_buffer(uint64_t bytes) override {
+        BERTH_ASSIGN(HostBuffer buffer, create_host_buffer(bytes));
+        return std::move(buffer.mapping);
+    }
 
     // The CPU does the copying, so each copy is done when the call returns, lanes' copies too.
     Status copy_to_device(std::byte* device, const std::byte* host, uint64_t bytes) override {
@@ -160,12 +170,10 @@ Result<Mapping> HostDevice::map_read_only(const Segment& segment) {
 }
 
 Result<HostBuffer> HostDevice::create_host_buffer(uint64_t bytes) {
-    if (bytes == 0)
-        return fail(ErrorCode::kInvalidArgument, "a host buffer of 0 bytes was asked for");
-    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        return fail_errno(fmt::format("mapping a host buffer of {} bytes", bytes));
-    return HostBuffer{mapping_of(at, bytes)};
+    BERTH_ASSIGN(HostPages pages, HostPages::create(bytes, capabilities_.numa_node));
+    auto owner = std::make_unique<HeldPages>(std::move(pages));
+    std::byte* data = owner->pages.data();
+    return HostBuffer{Mapping(data, bytes, std::move(owner))};
 }
 
 std::optional<uint64_t> meminfo_field(std::string_view text, std::string_view name) {

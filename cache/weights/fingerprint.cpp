@@ -36,6 +36,18 @@ std::string hash_of(json::object document) {
     return sha256_hex(canonical_json(document));
 }
 
+// The method and what it was told, of the checkpoint's own quantisation or of ours.
+json::object quantisation_json(const Checkpoint& checkpoint, const WeightRecipe& recipe) {
+    json::object ours;
+    if (recipe.quantisation == kBlockFp8)
+        ours = {{"element", "F8_E4M3"}, {"block", {128, 128}}, {"factor", "F32, amax / 448"}};
+    const std::string& stored = checkpoint.config.quantisation_config_json;
+    return {{"method", recipe.quantisation},
+            {"configHash", ours.empty() ? "" : sha256_hex(canonical_json(ours))},
+            {"storedMethod", checkpoint.config.quantisation_method},
+            {"storedConfigHash", stored.empty() ? "" : sha256_hex(stored)}};
+}
+
 // Whether a field that differs in text may differ.
 bool accepts(const std::string& field, const std::string& cached, const std::string& wanted) {
     if (!field.starts_with("environment."))
@@ -117,11 +129,12 @@ Fingerprint fingerprint_of(const Checkpoint& checkpoint, const WeightRecipe& rec
           {"indexHash", checkpoint.index_file.hash},
           {"files", std::move(files)}}},
         {"slicing",
-         {{"tp", recipe.tensor_parallel},
-          {"rank", recipe.tensor_rank},
-          {"pp", recipe.pipeline_parallel},
-          {"stage", recipe.pipeline_rank}}},
-        {"quantisation", recipe.quantisation},
+         {{"tp", recipe.parallelism.tensor},
+          {"pp", recipe.parallelism.pipeline},
+          {"dp", recipe.parallelism.data},
+          {"ep", recipe.parallelism.expert},
+          {"rank", recipe.rank}}},
+        {"quantisation", quantisation_json(checkpoint, recipe)},
         {"dtype", recipe.dtype},
         {"layout", text(kLayoutTag)},
         {"environment",

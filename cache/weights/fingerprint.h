@@ -3,6 +3,7 @@
 
 #include "base/result.h"
 #include "cache/checkpoint/checkpoint.h"
+#include "cache/weights/recipe.h"
 
 #include <cstdint>
 #include <string>
@@ -26,15 +27,6 @@ struct WeightEnvironment {
     std::string compute_capability;    // "9.0"
     std::string cuda_version;          // "13.0"
     std::string torch_version = "any"; // accepts, and is accepted by, anything
-};
-
-struct WeightRecipe {
-    uint32_t tensor_parallel = 1;
-    uint32_t tensor_rank = 0;
-    uint32_t pipeline_parallel = 1;
-    uint32_t pipeline_rank = 0;
-    std::string quantisation = "none";
-    std::string dtype = "auto"; // "auto": as stored; "float32"; "bfloat16"
 };
 
 struct Fingerprint {

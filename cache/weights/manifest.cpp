@@ -9,14 +9,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace berth {
 
 using manifest_format::Entry;
+using manifest_format::Extension;
+using manifest_format::Extra;
 using manifest_format::Header;
 using manifest_format::kNotAlias;
 using manifest_format::TextRange;
 
 static_assert(kTensorRankMax == sizeof(Entry::shape) / sizeof(uint64_t));
+
+std::optional<uint64_t> extent_of(std::span<const uint64_t> shape,
+                                  std::span<const uint64_t> strides) {
+    if (!strides.empty() && strides.size() != shape.size())
+        return std::nullopt;
+    if (std::find(shape.begin(), shape.end(), uint64_t{0}) != shape.end())
+        return 0;
+    uint64_t last = 0;
+    uint64_t dense = 1;
+    bool overflow = false;
+    for (size_t axis = shape.size(); axis-- > 0;) {
+        uint64_t reach = 0;
+        uint64_t stride = strides.empty() ? dense : strides[axis];
+        overflow = __builtin_mul_overflow(shape[axis] - 1, stride, &reach) ||
+                   __builtin_add_overflow(last, reach, &last) ||
+                   __builtin_mul_overflow(dense, shape[axis], &dense) || overflow;
+    }
+    uint64_t extent = 0;
+    if (__builtin_add_overflow(last, uint64_t{1}, &extent) || overflow)
+        return std::nullopt;
+    return extent;
+}
 
 struct Manifest::Mapped {
     const std::byte* data = nullptr;
@@ -42,26 +68,57 @@ struct Manifest::Mapped {
     std::string_view name(const Entry& entry) const {
         return text(entry.name_at, entry.name_bytes);
     }
+    // Null for a manifest of version 1.
+    const Extension* extension() const {
+        return header().version == manifest_format::kExtendedVersion
+                   ? reinterpret_cast<const Extension*>(data + sizeof(Header))
+                   : nullptr;
+    }
+    std::span<const Extra> extras() const {
+        const Extension* more = extension();
+        if (more == nullptr)
+            return {};
+        return {reinterpret_cast<const Extra*>(data + more->extras_at), more->extra_count};
+    }
+    const Extra* extra_of(uint64_t index) const {
+        std::span<const Extra> all = extras();
+        auto found =
+            std::lower_bound(all.begin(), all.end(), index, [](const Extra& extra, uint64_t entry) {
+                return extra.entry < entry;
+            });
+        return found != all.end() && found->entry == index ? &*found : nullptr;
+    }
     bool holds(uint64_t at, uint64_t length) const { return at <= bytes && length <= bytes - at; }
 
     Status check(std::span<const uint64_t> segment_bytes) const;
+    Status check_extension() const;
     Status check_entry(uint64_t index) const;
-    Status check_alias(const Entry& entry) const;
+    Status check_alias(uint64_t index) const;
 };
 
 namespace {
+
+constexpr uint64_t kDigestDigits = 64;
 
 tl::unexpected<Error> corrupt(std::string message) {
     return fail(ErrorCode::kCorrupt, "the manifest " + std::move(message), "CorruptManifest");
 }
 
 // Whether the shape's elements fill exactly `bytes`; opaque elements have no size to check.
-bool shape_fills(const Entry& entry) {
+bool shape_fills(const Entry& entry, const Extra* extra) {
     auto dtype = static_cast<DType>(entry.dtype);
     if (dtype == DType::kOpaque)
         return true;
     uint64_t bits = bits_of(dtype);
     bool overflow = false;
+    if (extra != nullptr && (extra->flags & manifest_format::kFlagStrided) != 0) {
+        // A view lies within its storage; elements of less than a byte have no address.
+        auto extent = extent_of({entry.shape, entry.rank}, {extra->strides, entry.rank});
+        uint64_t end = 0;
+        overflow = !extent || __builtin_add_overflow(*extent, extra->storage_offset, &end) ||
+                   __builtin_mul_overflow(end, bits / 8, &end);
+        return !overflow && bits % 8 == 0 && end <= entry.bytes;
+    }
     for (size_t axis = 0; axis < entry.rank; ++axis)
         overflow = __builtin_mul_overflow(bits, entry.shape[axis], &bits) || overflow;
     return !overflow && bits % 8 == 0 && bits / 8 == entry.bytes;
@@ -73,11 +130,13 @@ Status Manifest::Mapped::check(std::span<const uint64_t> segment_bytes) const {
     const Header& head = header();
     if (head.magic != manifest_format::kMagic)
         return corrupt("does not start with its magic number: this descriptor is something else");
-    if (head.version != manifest_format::kVersion)
+    if (head.version != manifest_format::kVersion &&
+        head.version != manifest_format::kExtendedVersion)
         return fail(ErrorCode::kMismatch,
-                    fmt::format("the manifest has format {}, expected {}: its producer is of "
-                                "another version of Berth; load the model again",
-                                head.version, manifest_format::kVersion),
+                    fmt::format("the manifest has format {}, expected {} or {}: its producer is "
+                                "of another version of Berth; load the model again",
+                                head.version, manifest_format::kVersion,
+                                manifest_format::kExtendedVersion),
                     "ManifestVersion");
     if (head.file_bytes != bytes)
         return corrupt(
@@ -98,8 +157,32 @@ Status Manifest::Mapped::check(std::span<const uint64_t> segment_bytes) const {
         if (segments()[index] != segment_bytes[index])
             return corrupt(fmt::format("says that segment {} has {} bytes, but it has {}", index,
                                        segments()[index], segment_bytes[index]));
+    if (head.version == manifest_format::kExtendedVersion)
+        BERTH_TRY(check_extension());
     for (uint64_t index = 0; index < head.entry_count; ++index)
         BERTH_TRY(check_entry(index));
+    return {};
+}
+
+Status Manifest::Mapped::check_extension() const {
+    if (!holds(sizeof(Header), sizeof(Extension)))
+        return corrupt("ends within its extension");
+    const Extension& more = *extension();
+    if (more.extra_count > header().entry_count || more.extras_at % 8 != 0 ||
+        !holds(more.extras_at, more.extra_count * sizeof(Extra)))
+        return corrupt("has its table of extras out of bounds");
+    for (const TextRange& range : {more.canary_input, more.canary_digest})
+        if (!holds(range.at, range.bytes))
+            return corrupt("has its canary out of bounds");
+    if (more.canary_digest.bytes != 0 && more.canary_digest.bytes != kDigestDigits)
+        return corrupt(fmt::format("has a canary's digest of {} digits, expected {}",
+                                   more.canary_digest.bytes, kDigestDigits));
+    uint64_t next = 0;
+    for (const Extra& extra : extras()) {
+        if (extra.entry < next || extra.entry >= header().entry_count)
+            return corrupt("has an extra of no entry, or out of order");
+        next = uint64_t{extra.entry} + 1;
+    }
     return {};
 }
 
@@ -125,14 +208,15 @@ Status Manifest::Mapped::check_entry(uint64_t index) const {
             fmt::format("at bytes {}+{} of a segment of {}", entry.offset, entry.bytes, room));
     if (entry.offset % kTensorAlignment != 0)
         return bad(fmt::format("at offset {}, no multiple of {}", entry.offset, kTensorAlignment));
-    if (!shape_fills(entry))
+    if (!shape_fills(entry, extra_of(index)))
         return bad(fmt::format("with {} bytes, which its shape does not have", entry.bytes));
     if (entry.alias_of == kNotAlias)
         return {};
-    return check_alias(entry);
+    return check_alias(index);
 }
 
-Status Manifest::Mapped::check_alias(const Entry& entry) const {
+Status Manifest::Mapped::check_alias(uint64_t index) const {
+    const Entry& entry = entries[index];
     auto bad = [&](std::string_view why) {
         return corrupt(fmt::format("has tensor '{}', an alias {}", name(entry), why));
     };
@@ -144,6 +228,11 @@ Status Manifest::Mapped::check_alias(const Entry& entry) const {
     if (target.segment != entry.segment || target.offset != entry.offset ||
         target.bytes != entry.bytes)
         return bad("that lies elsewhere than its tensor");
+    auto is_state = [](const Extra* extra) {
+        return extra != nullptr && (extra->flags & manifest_format::kFlagState) != 0;
+    };
+    if (is_state(extra_of(index)) != is_state(extra_of(entry.alias_of)))
+        return bad("of another kind than its tensor");
     return {};
 }
 
@@ -196,6 +285,15 @@ TensorView Manifest::at(size_t index) const {
     view.checksum = {entry.checksum_low, entry.checksum_high};
     if (entry.alias_of != kNotAlias)
         view.alias_of = mapped_->name(mapped_->entries[entry.alias_of]);
+    const Extra* extra = mapped_->extra_of(index);
+    if (extra == nullptr)
+        return view;
+    if ((extra->flags & manifest_format::kFlagState) != 0)
+        view.kind = TensorKind::kState;
+    if ((extra->flags & manifest_format::kFlagStrided) != 0) {
+        view.strides = {extra->strides, entry.rank};
+        view.storage_offset = extra->storage_offset;
+    }
     return view;
 }
 
@@ -225,6 +323,22 @@ std::string_view Manifest::fingerprint() const {
 
 std::string_view Manifest::config_json() const {
     return mapped_ ? mapped_->text(mapped_->header().config_json) : std::string_view();
+}
+
+ManifestCanary Manifest::canary() const {
+    const Extension* more = mapped_ ? mapped_->extension() : nullptr;
+    if (more == nullptr)
+        return {};
+    return {mapped_->text(more->canary_input), mapped_->text(more->canary_digest)};
+}
+
+bool Manifest::has_states() const {
+    if (!mapped_)
+        return false;
+    std::span<const Extra> extras = mapped_->extras();
+    return std::any_of(extras.begin(), extras.end(), [](const Extra& extra) {
+        return (extra.flags & manifest_format::kFlagState) != 0;
+    });
 }
 
 uint64_t Manifest::weight_bytes() const {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,10 @@ struct Checksum {
     bool operator==(const Checksum&) const = default;
 };
 
+// `state` tensors are what an engine writes to while it runs (running means, counters): a set keeps
+// their bytes as a template, and each attacher gets copies of its own.
+enum class TensorKind : uint8_t { kWeight, kState };
+
 struct TensorView {
     std::string_view name;
     DType dtype = DType::kOpaque;
@@ -36,6 +41,20 @@ struct TensorView {
     uint64_t bytes = 0;
     Checksum checksum;
     std::string_view alias_of; // the tensor whose bytes it shares, empty for most
+    TensorKind kind = TensorKind::kWeight;
+    // In elements, of tensors that are a view of their storage: offset and bytes are the storage's
+    // then. No strides: dense, in the order of the shape.
+    std::span<const uint64_t> strides;
+    uint64_t storage_offset = 0;
+    // From the segment's start to the tensor's first element.
+    uint64_t first_byte() const { return offset + storage_offset * bits_of(dtype) / 8; }
+};
+
+// An input and the digest of what comes out, left by a set's publisher.
+struct ManifestCanary {
+    std::string_view input;  // any bytes, e.g. token ids as JSON
+    std::string_view digest; // SHA-256, 64 digits; empty: the set has no canary
+    explicit operator bool() const { return !digest.empty(); }
 };
 
 class Manifest {
@@ -56,6 +75,8 @@ class Manifest {
     std::string_view fingerprint() const;      // its SHA-256, 64 digits
     std::string_view config_json() const;      // the checkpoint's config.json as it was loaded
     uint64_t weight_bytes() const;             // sum over tensors that are no aliases
+    ManifestCanary canary() const;
+    bool has_states() const; // whether any tensor is of kind kState
 
   private:
     struct Mapped;
@@ -72,16 +93,28 @@ struct ManifestEntry {
     uint64_t bytes = 0;
     Checksum checksum;
     std::string alias_of;
+    TensorKind kind = TensorKind::kWeight;
+    std::vector<uint64_t> strides{}; // as in TensorView; empty: dense
+    uint64_t storage_offset = 0;
+    bool part_of_storage = false; // offset and bytes are of more than itself
 };
+// Elements from the first to behind the last one of a strided tensor, 0 when it has none; nothing
+// when that does not fit 64 bits or the lists differ in length. No strides: dense.
+std::optional<uint64_t> extent_of(std::span<const uint64_t> shape,
+                                  std::span<const uint64_t> strides);
 struct ManifestParts {
     std::vector<ManifestEntry> entries;
     std::vector<uint64_t> segment_bytes;
     std::string fingerprint_json;
     std::string fingerprint;
     std::string config_json;
+    std::string canary_input;
+    std::string canary_digest; // empty: no canary
 };
 // The descriptor is a read-only reopening of the sealed memfd.
 Result<UniqueFd> write_manifest(const ManifestParts& parts);
+// The same for the bytes of one that was written before; they are not checked.
+Result<UniqueFd> seal_manifest(std::string_view bytes);
 
 Checksum checksum_of(std::span<const std::byte> bytes);
 

@@ -16,6 +16,8 @@
 namespace berth {
 
 using manifest_format::Entry;
+using manifest_format::Extension;
+using manifest_format::Extra;
 using manifest_format::Header;
 using manifest_format::kNotAlias;
 using manifest_format::TextRange;
@@ -76,6 +78,57 @@ Result<Entry> make_entry(const ManifestEntry& from, const Positions& positions, 
     return entry;
 }
 
+bool is_strided(const ManifestEntry& from) {
+    return from.part_of_storage || !from.strides.empty() || from.storage_offset != 0;
+}
+
+bool needs_extension(const ManifestParts& parts) {
+    return !parts.canary_digest.empty() ||
+           std::any_of(parts.entries.begin(), parts.entries.end(), [](const ManifestEntry& entry) {
+               return entry.kind == TensorKind::kState || is_strided(entry);
+           });
+}
+
+Result<Extra> make_extra(const ManifestEntry& from, uint32_t index) {
+    Extra extra{};
+    extra.entry = index;
+    if (from.kind == TensorKind::kState)
+        extra.flags |= manifest_format::kFlagState;
+    if (!is_strided(from))
+        return extra;
+    if (!from.strides.empty() && from.strides.size() != from.shape.size())
+        return refuse(from, fmt::format("of {} dimensions and {} strides", from.shape.size(),
+                                        from.strides.size()));
+    extra.flags |= manifest_format::kFlagStrided;
+    extra.storage_offset = from.storage_offset;
+    uint64_t dense = 1;
+    for (size_t axis = from.shape.size(); axis-- > 0;) {
+        extra.strides[axis] = from.strides.empty() ? dense : from.strides[axis];
+        dense *= from.shape[axis];
+    }
+    return extra;
+}
+
+// Behind the entries' names, where positions need not be known beforehand.
+Status add_extension(const ManifestParts& parts, const std::vector<const ManifestEntry*>& sorted,
+                     Image& image) {
+    std::string extras;
+    Extension extension{};
+    for (size_t index = 0; index < sorted.size(); ++index) {
+        if (sorted[index]->kind == TensorKind::kWeight && !is_strided(*sorted[index]))
+            continue;
+        BERTH_ASSIGN(Extra extra, make_extra(*sorted[index], static_cast<uint32_t>(index)));
+        extras.append(reinterpret_cast<const char*>(&extra), sizeof extra);
+        ++extension.extra_count;
+    }
+    image.add_text(std::string((8 - image.bytes().size() % 8) % 8, '\0'));
+    extension.extras_at = image.add_text(extras).at;
+    extension.canary_input = image.add_text(parts.canary_input);
+    extension.canary_digest = image.add_text(parts.canary_digest);
+    image.put(sizeof(Header), extension);
+    return {};
+}
+
 Result<std::string> make_image(const ManifestParts& parts) {
     std::vector<const ManifestEntry*> sorted;
     for (const ManifestEntry& entry : parts.entries)
@@ -89,10 +142,11 @@ Result<std::string> make_image(const ManifestParts& parts) {
 
     Header header{};
     header.magic = manifest_format::kMagic;
-    header.version = manifest_format::kVersion;
+    const bool extended = needs_extension(parts);
+    header.version = extended ? manifest_format::kExtendedVersion : manifest_format::kVersion;
     header.segment_count = static_cast<uint32_t>(parts.segment_bytes.size());
     header.entry_count = sorted.size();
-    header.segments_at = sizeof(Header);
+    header.segments_at = sizeof(Header) + (extended ? sizeof(Extension) : 0);
     header.entries_at = header.segments_at + parts.segment_bytes.size() * sizeof(uint64_t);
 
     Image image;
@@ -105,6 +159,8 @@ Result<std::string> make_image(const ManifestParts& parts) {
             header.weight_bytes += entry.bytes;
         image.put(header.entries_at + index * sizeof(Entry), entry);
     }
+    if (extended)
+        BERTH_TRY(add_extension(parts, sorted, image));
     header.fingerprint_json = image.add_text(parts.fingerprint_json);
     header.fingerprint = image.add_text(parts.fingerprint);
     header.config_json = image.add_text(parts.config_json);
@@ -127,16 +183,20 @@ Status write_all(int fd, std::string_view bytes) {
 
 } // namespace
 
-Result<UniqueFd> write_manifest(const ManifestParts& parts) {
-    BERTH_ASSIGN(std::string image, make_image(parts));
+Result<UniqueFd> seal_manifest(std::string_view bytes) {
     UniqueFd fd(::memfd_create("berth-manifest", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!fd)
         return fail_errno("memfd_create for the manifest");
-    BERTH_TRY(write_all(fd.get(), image));
+    BERTH_TRY(write_all(fd.get(), bytes));
     if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) !=
         0)
         return fail_errno("seal the manifest");
-    BERTH_ASSIGN(UniqueFd read_only, fd.reopen(O_RDONLY));
+    return fd.reopen(O_RDONLY);
+}
+
+Result<UniqueFd> write_manifest(const ManifestParts& parts) {
+    BERTH_ASSIGN(std::string image, make_image(parts));
+    BERTH_ASSIGN(UniqueFd read_only, seal_manifest(image));
     // What was written is read back through every check before anybody else sees it.
     BERTH_ASSIGN([[maybe_unused]] Manifest checked, Manifest::open(read_only, parts.segment_bytes));
     return read_only;

@@ -94,6 +94,10 @@ function(berth_fuzz name)
         RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
     add_test(NAME ${name} COMMAND ${name} -runs=20000 -max_len=4096)
     set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 300)
+    if(NOT TARGET fuzz_targets)
+        add_custom_target(fuzz_targets)
+    endif()
+    add_dependencies(fuzz_targets ${name})
 endfunction()
 
 # berth_c_program(NAME SOURCES ... LINK ...): a C99 program for a test. With sanitizers it is linked as

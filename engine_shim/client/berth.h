@@ -27,7 +27,7 @@
  * change that breaks callers. A program may use a library of the same major and the same or a later
  * minor: check berth_api_version() where the library is loaded at run time.
  */
-#define BERTH_API_VERSION 100
+#define BERTH_API_VERSION 101
 
 #if defined(__GNUC__)
 #define BERTH_EXPORT __attribute__((visibility("default")))
@@ -64,17 +64,20 @@ BERTH_EXPORT int berth_api_version(void);
 BERTH_EXPORT const char* berth_error_message(void); /* "" before the first failure */
 
 /* NULL members are taken from the environment: BERTH_MODE, BERTH_SOCKET, BERTH_INSTANCE,
- * BERTH_TOKEN, BERTH_MODEL_PATH, BERTH_DEVICE. */
+ * BERTH_TOKEN, BERTH_MODEL_PATH, BERTH_DEVICE, BERTH_FALLBACK. */
 typedef struct berth_connect_options {
     size_t size;
-    const char* mode; /* "client", "daemon" or "off" */
+    const char* mode; /* "client": berthd must be there; "daemon": it is started, with the
+                       * configuration that BERTH_CONFIG names, if it is not; "off": no berthd, this
+                       * process loads from disk for itself */
     const char* socket;
     const char* instance;
     const char* token;
     const char* model_path;
     const char* device;
-    const char* program; /* for people: "my-engine 1.2" */
-    uint64_t timeout_ms; /* 0: 10 s */
+    const char* program;  /* for people: "my-engine 1.2" */
+    uint64_t timeout_ms;  /* 0: 10 s */
+    const char* fallback; /* "disk" or "fail": see berth_publish.h; since 101 */
 } berth_connect_options;
 BERTH_EXPORT berth_status berth_connect(const berth_connect_options* options /* may be NULL */,
                                         berth_client** client);
@@ -106,8 +109,8 @@ typedef struct berth_tensor {
     const char* dtype; /* as safetensors names it: "BF16"; "opaque" for an unknown one */
     uint32_t rank;
     const uint64_t* shape;
-    const void* address;
-    uint64_t bytes;
+    const void* address;  /* of the first element; NULL for a state (berth_publish.h) */
+    uint64_t bytes;       /* of the storage, where it is a view of one */
     const char* alias_of; /* NULL for most */
 } berth_tensor;
 BERTH_EXPORT size_t berth_tensor_count(const berth_weights* weights);
@@ -129,3 +132,4 @@ BERTH_EXPORT void berth_grant_close(berth_grant* grant);
 }
 #endif
 #include "berth_loop.h"
+#include "berth_publish.h"

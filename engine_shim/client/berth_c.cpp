@@ -33,6 +33,13 @@ Result<ClientOptions> options_of(const berth_connect_options& given) {
     if (given.timeout_ms != 0)
         options.connect_timeout = std::chrono::milliseconds(
             std::min<uint64_t>(given.timeout_ms, uint64_t{24} * 3600 * 1000));
+    if (given.fallback != nullptr) {
+        std::string_view fallback = given.fallback;
+        if (fallback != "disk" && fallback != "fail")
+            return fail(ErrorCode::kInvalidArgument,
+                        fmt::format("fallback is '{}'; it may be disk or fail", fallback));
+        options.fallback = fallback == "disk" ? Fallback::kDisk : Fallback::kFail;
+    }
     if (given.mode == nullptr)
         return options;
     std::string_view mode = given.mode;
@@ -65,6 +72,8 @@ void fill(const berth_weights& weights, size_t index, berth_tensor* tensor) {
     write_struct(tensor, out);
 }
 
+} // namespace
+
 std::unique_ptr<berth_weights> handle_of(WeightSet set) {
     auto handle = std::make_unique<berth_weights>();
     handle->set = std::move(set);
@@ -76,10 +85,9 @@ std::unique_ptr<berth_weights> handle_of(WeightSet set) {
         handle->aliases.emplace_back(view.alias_of);
         handle->dtypes.emplace_back(to_string(view.dtype));
     }
+    handle->canary_digest = manifest.canary().digest;
     return handle;
 }
-
-} // namespace
 
 berth_status record(const Error& error) {
     try {

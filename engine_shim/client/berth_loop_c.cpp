@@ -87,6 +87,11 @@ berth_status berth_set_state(berth_client* client, berth_state state, const char
         if (client == nullptr || state < BERTH_STARTING || state > BERTH_FAILED)
             return fail(ErrorCode::kInvalidArgument,
                         client == nullptr ? "client is NULL" : "state is none of berth_state");
+        if (std::string due = client->client->canary_due(); state == BERTH_READY && !due.empty())
+            return fail(ErrorCode::kFailedPrecondition,
+                        fmt::format("the policy wants the canary of weight set {} reproduced "
+                                    "before Ready: berth_weights_canary(), berth_canary_report()",
+                                    due));
         auto text = [](const char* given) { return std::string(given != nullptr ? given : ""); };
         client->client->set_state(static_cast<protocol::EngineState>(state), text(endpoint),
                                   text(reason), text(message));

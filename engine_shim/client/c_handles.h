@@ -4,6 +4,7 @@
 #include "engine_shim/client/berth.h"
 #include "engine_shim/client/client.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -16,6 +17,7 @@ struct berth_client {
 struct berth_weights {
     berth::WeightSet set;
     std::string config;
+    std::string canary_digest;
     // The manifest's texts end where the next begins; C wants each with its NUL.
     std::vector<std::string> names, aliases, dtypes;
 };
@@ -27,6 +29,8 @@ struct berth_grant {
 namespace berth::c {
 
 berth_status record(const Error& error); // keeps the message for berth_error_message()
+
+std::unique_ptr<berth_weights> handle_of(berth::WeightSet set);
 
 // A caller's struct as this library knows it: what is beyond the caller's size is 0.
 template <typename T>

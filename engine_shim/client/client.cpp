@@ -3,8 +3,6 @@
 
 #include "base/log.h"
 #include "engine_shim/client/client_state.h"
-#include "engine_shim/client/mapped_set.h"
-#include "engine_shim/client/private_load.h"
 
 #include <fmt/format.h>
 
@@ -15,9 +13,21 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Connections that may be lost during one attach before it gives up.
-constexpr int kAttachTries = 5;
-constexpr size_t kIdDigits = 16;
+protocol::Welcome made_up_welcome(const ClientOptions& options) {
+    protocol::Welcome made_up;
+    made_up.model_path = options.model_path;
+    made_up.device = options.device.empty() ? "host-0" : options.device;
+    made_up.device_kind = made_up.device.starts_with("host") ? "host" : "cuda";
+    return made_up;
+}
+
+// Whether a berthd that cannot be had may be done without. What the caller got wrong stays wrong.
+bool may_do_without(const ClientOptions& options, const Error& error) {
+    return options.effective_fallback() == Fallback::kDisk && options.instance.empty() &&
+           error.code != ErrorCode::kPermissionDenied && error.code != ErrorCode::kInvalidArgument;
+}
+
+} // namespace
 
 protocol::Environment filled(protocol::Environment environment, const Device& device) {
     const DeviceCapabilities& facts = device.capabilities();
@@ -33,8 +43,6 @@ protocol::Environment filled(protocol::Environment environment, const Device& de
     return environment;
 }
 
-} // namespace
-
 Client::Client() = default;
 Client::~Client() = default;
 
@@ -44,16 +52,22 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
     auto client = std::unique_ptr<Client>(new Client());
     client->state_ = std::make_unique<State>(std::move(options));
     State& state = *client->state_;
-    if (state.options.mode == AttachMode::kOff) {
-        protocol::Welcome made_up;
-        made_up.model_path = state.options.model_path;
-        made_up.device = state.options.device.empty() ? "host-0" : state.options.device;
-        made_up.device_kind = made_up.device.starts_with("host") ? "host" : "cuda";
-        state.set_welcome(std::move(made_up));
+    if (state.mode == AttachMode::kOff) {
+        state.set_welcome(made_up_welcome(state.options));
         return client;
     }
     state.link = std::make_unique<Link>(state.options.socket, state);
-    BERTH_TRY(state.first_connection());
+    Status connected = state.first_connection();
+    if (connected)
+        return client;
+    if (!may_do_without(state.options, connected.error()))
+        return fail(connected.error());
+    log::warn("no berthd can be used, weights will be loaded privately from disk: {}",
+              connected.error().message);
+    state.link->stop();
+    state.no_daemon = connected.error();
+    state.mode = AttachMode::kOff;
+    state.set_welcome(made_up_welcome(state.options));
     return client;
 }
 
@@ -62,81 +76,13 @@ const protocol::Welcome& Client::welcome() const {
 }
 
 AttachMode Client::mode() const {
-    return state_->options.mode;
+    return state_->mode;
 }
 
 Device& Client::device() {
     (void)state_->open_device();
     std::lock_guard lock(state_->device_mutex);
     return *state_->device;
-}
-
-Result<WeightSet> Client::attach(const AttachRequest& request, const ProgressCallback& progress) {
-    BERTH_ASSIGN(Device * device, state_->open_device());
-    return state_->options.mode == AttachMode::kOff ? attach_private(*device, request, progress)
-                                                    : attach_shared(*device, request, progress);
-}
-
-Result<WeightSet> Client::attach_private(Device& device, const AttachRequest& request,
-                                         const ProgressCallback& progress) {
-    if (!request.model.empty() || !request.weight_set.empty())
-        return fail(ErrorCode::kInvalidArgument,
-                    "without berthd (mode off) a weight set is named by its checkpoint's folder, "
-                    "not by model or id");
-    std::string path = request.path.empty() ? state_->options.model_path : request.path;
-    if (path.empty())
-        return fail(ErrorCode::kInvalidArgument,
-                    "mode off needs the checkpoint's folder: set BERTH_MODEL_PATH");
-    BERTH_ASSIGN(PrivateSet loaded,
-                 load_privately(path, device.id(), filled(request.environment, device), progress));
-    return mapped(device, loaded.fingerprint.substr(0, kIdDigits), loaded.fingerprint, path,
-                  loaded.segment_bytes, std::move(loaded.fds));
-}
-
-Result<WeightSet> Client::attach_shared(Device& device, const AttachRequest& request,
-                                        const ProgressCallback& progress) {
-    protocol::Attach attach;
-    attach.model = request.model;
-    attach.path = request.path;
-    attach.weight_set = request.weight_set;
-    // A guest has no model of its own; its checkpoint may have been named when it connected.
-    if (attach.model.empty() && attach.path.empty() && attach.weight_set.empty() &&
-        welcome().instance.empty())
-        attach.path = state_->options.model_path;
-    attach.device = device.id();
-    attach.environment = filled(request.environment, device);
-    attach.wait = request.wait;
-    for (int left = kAttachTries; left > 0; --left) {
-        BERTH_TRY(state_->link->wait_up(std::chrono::steady_clock::now() +
-                                        state_->options.connect_timeout));
-        bool lost = false;
-        auto reply = state_->link->request(attach, progress, lost);
-        if (reply)
-            return mapped(device, reply->attached.weight_set, reply->attached.fingerprint,
-                          reply->attached.model_path, reply->attached.segment_bytes,
-                          std::move(reply->fds));
-        if (!lost)
-            return fail(reply.error());
-        log::info("the connection was lost during an attach, asking again");
-    }
-    return fail(
-        ErrorCode::kUnavailable,
-        fmt::format("berthd went away {} times during one attach: look at its log", kAttachTries),
-        "BerthdUnstable");
-}
-
-Result<WeightSet> Client::mapped(Device& device, std::string id, std::string fingerprint,
-                                 std::string model_path, const std::vector<uint64_t>& segment_bytes,
-                                 std::vector<UniqueFd> fds) {
-    WeightSet set;
-    {
-        std::lock_guard lock(state_->device_mutex);
-        BERTH_ASSIGN(set.mapped_, map_set(device, fingerprint, segment_bytes, std::move(fds)));
-    }
-    set.id_ = std::move(id);
-    set.fingerprint_ = std::move(fingerprint);
-    set.model_path_ = std::move(model_path);
-    return set;
 }
 
 Result<std::unique_ptr<GrantArena>> Client::create_grant(uint64_t bytes_max) {

@@ -3,6 +3,8 @@
 
 #include "base/units.h"
 #include "cache/memory/device.h"
+#include "engine_shim/client/publication.h"
+#include "engine_shim/client/state_copies.h"
 #include "engine_shim/client/weight_set.h"
 #include "engine_shim/protocol/messages.h"
 
@@ -35,16 +37,25 @@ enum class AttachMode {
     kOff,    // no berthd: this process runs berth-loader itself and receives the segments
 };
 
+// Where no shared set may be used: it is made for another configuration (Mismatch), or berthd is
+// not there (guests only: an instance waits for the berthd that started it).
+enum class Fallback {
+    kDisk, // load privately, with a warning that names each field that differs
+    kFail,
+};
+
 struct ClientOptions {
     AttachMode mode = AttachMode::kClient;
-    std::string socket;     // BERTH_SOCKET, else the default place (see default_socket())
-    std::string instance;   // BERTH_INSTANCE; empty: a guest
-    std::string token;      // BERTH_TOKEN
-    std::string model_path; // BERTH_MODEL_PATH; needed for kOff and for guests
-    std::string device;     // BERTH_DEVICE; for kOff and guests: "host-0", "cuda", "GPU-..."
+    std::optional<Fallback> fallback; // BERTH_FALLBACK; else disk in mode daemon, fail in client
+    std::string socket;               // BERTH_SOCKET, else the default place (see default_socket())
+    std::string instance;             // BERTH_INSTANCE; empty: a guest
+    std::string token;                // BERTH_TOKEN
+    std::string model_path;           // BERTH_MODEL_PATH; needed for kOff and for guests
+    std::string device; // BERTH_DEVICE; for kOff and guests: "host-0", "cuda", "GPU-..."
     std::string program = "libberth";
     Nanoseconds connect_timeout = std::chrono::seconds(10);
-    // BERTH_MODE (client|daemon|off) and the variables above.
+    Fallback effective_fallback() const;
+    // BERTH_MODE (client|daemon|off), BERTH_FALLBACK (disk|fail) and the variables above.
     static Result<ClientOptions> from_environment();
 };
 
@@ -77,9 +88,24 @@ class Client {
     const protocol::Welcome& welcome() const;
     // Opened on first use. When that fails, every call on it gives the reason.
     Device& device();
+    // kOff also when no berthd was there and the fallback was taken.
     AttachMode mode() const;
 
+    // Shared; or private, as mode and fallback say: the set's private_reason() tells.
     Result<WeightSet> attach(const AttachRequest& request, const ProgressCallback& progress = {});
+
+    // Begins to publish a set, or attaches to it if somebody else has published it (publication.h).
+    // Waits while another publisher is at work; when that one dies, this one takes over.
+    Result<PublishOutcome> publish(const PublishRequest& request,
+                                   const ProgressCallback& progress = {});
+    // Private, writable copies of a set's states; their bytes are this process's own to account
+    // for within its grant.
+    Result<std::unique_ptr<StateCopies>> copy_states(const WeightSet& weights);
+    // Tells berthd what the set's canary gave here (SHA-256, 64 digits). Mismatch, with both
+    // digests: this engine must not serve, and berthd ends an instance for it.
+    Status report_canary(const WeightSet& weights, const std::string& digest);
+    // The id of an attached set whose canary is still to be reproduced before Ready, or "".
+    std::string canary_due() const;
 
     // The grant that welcome() names (0: all of grant_bytes_max), not yet backed: resize() it, and
     // store what is mapped in counters().grant_bytes, which berthd is told.
@@ -121,13 +147,19 @@ class Client {
     void report_now();
 
   private:
+    friend class Publication;
     Client();
     Result<WeightSet> attach_shared(Device& device, const AttachRequest& request,
                                     const ProgressCallback& progress);
     Result<WeightSet> attach_private(Device& device, const AttachRequest& request,
-                                     const ProgressCallback& progress);
-    Result<WeightSet> mapped(Device& device, std::string id, std::string fingerprint,
-                             std::string model_path, const std::vector<uint64_t>& segment_bytes,
+                                     const ProgressCallback& progress, const Error& why);
+    std::string path_on_disk(const AttachRequest& request) const;
+    bool falls_back(const Error& error, const AttachRequest& request) const;
+    Status charge_private(const protocol::Planned& planned, const std::string& device,
+                          const Error& why);
+    Result<WeightSet> attach_published(Device& device, const protocol::Publish& asked,
+                                       const ProgressCallback& progress);
+    Result<WeightSet> mapped(Device& device, const protocol::Attached& attached,
                              std::vector<UniqueFd> fds);
     struct State;
     std::unique_ptr<State> state_;

@@ -20,7 +20,7 @@ constexpr Nanoseconds kOtherDaemon = std::chrono::seconds(2);
 } // namespace
 
 Client::State::State(ClientOptions given)
-    : options(std::move(given)),
+    : options(std::move(given)), mode(options.mode),
       commands([this](const protocol::CommandDone& done, uint64_t epoch) { answer(done, epoch); }) {
 }
 
@@ -77,7 +77,41 @@ void Client::State::on_up(uint64_t epoch) {
     commands.forget_before(epoch);
     if (epoch > 1)
         log::info("connected to berthd again, socket={}", options.socket);
+    {
+        std::lock_guard lock(held_mutex);
+        for (const auto& [fingerprint, message] : held)
+            if (epoch > 1 && link)
+                link->post(message);
+    }
     std::lock_guard lock(state_mutex);
+    if (state_set)
+        announce_locked();
+}
+
+void Client::State::hold(const std::string& fingerprint, protocol::Message message) {
+    std::lock_guard lock(held_mutex);
+    held.insert_or_assign(fingerprint, std::move(message));
+}
+
+void Client::State::let_go(const std::string& fingerprint) {
+    {
+        std::lock_guard lock(held_mutex);
+        held.erase(fingerprint);
+    }
+    protocol::Release release;
+    release.fingerprint = fingerprint;
+    if (link)
+        link->post(release);
+}
+
+// A private set is told at once: berthd shows it while the engine still starts.
+void Client::State::set_weights(const std::string& weights) {
+    std::lock_guard lock(state_mutex);
+    if (state.weights == weights)
+        return;
+    state.weights = weights;
+    if (weights.starts_with("private"))
+        state_set = true;
     if (state_set)
         announce_locked();
 }

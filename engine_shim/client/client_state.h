@@ -7,9 +7,13 @@
 #include "engine_shim/client/gate_side.h"
 #include "engine_shim/client/link.h"
 
+#include <map>
 #include <mutex>
 
 namespace berth {
+
+// Empty fields are the device's own.
+protocol::Environment filled(protocol::Environment environment, const Device& device);
 
 // What a Client is made of. The link is the last member, so that its thread ends before anything
 // that it calls.
@@ -27,13 +31,16 @@ struct Client::State final : LinkListener {
     Status first_connection();
     Status check_attempt(const Link::Attempt& attempt, Deadline& deadline);
     void set_welcome(protocol::Welcome next);
-    void announce_locked(); // sends the State; state_mutex is held
+    void set_weights(const std::string& weights); // "shared ID", "private (REASON)"
+    void announce_locked();                       // sends the State; state_mutex is held
     void answer(const protocol::CommandDone& done, uint64_t epoch);
     // After answers: what was answered to a connection that is gone is told as a state.
     void after_answers();
     Result<Device*> open_device();
 
     const ClientOptions options;
+    AttachMode mode;                // options.mode, or kOff after the fallback
+    std::optional<Error> no_daemon; // why berthd was not there
     Counters counters;
     GateSide gate;
     CommandQueue commands;
@@ -52,6 +59,15 @@ struct Client::State final : LinkListener {
     std::mutex device_mutex; // guards both, and that attach() maps one set at a time
     std::unique_ptr<Device> device;
     bool device_failed = false;
+
+    // Said again to a new berthd: what this process holds and no record knows. By fingerprint.
+    void hold(const std::string& fingerprint, protocol::Message message);
+    void let_go(const std::string& fingerprint);
+    std::mutex held_mutex;
+    std::map<std::string, protocol::Message> held;
+
+    std::mutex canary_mutex;
+    std::string canary_due; // a weight set's id
 
     std::mutex daemon_mutex;
     std::optional<StartedDaemon> daemon;

@@ -43,6 +43,10 @@ Link::Link(std::string socket_path, LinkListener& listener)
     : socket_path_(std::move(socket_path)), listener_(listener), backoff_(kBackoffMin) {}
 
 Link::~Link() {
+    stop();
+}
+
+void Link::stop() {
     {
         std::lock_guard lock(mutex_);
         stop_ = true;
@@ -107,7 +111,7 @@ void Link::connect_step() {
     phase_ = Phase::kGreeting;
     hello_id_ = next_id_++;
     hello.id = hello_id_;
-    outbox_.push_back(encode(hello));
+    outbox_.push_back({encode(hello), {}});
 }
 
 void Link::poll_step() {
@@ -150,14 +154,14 @@ void Link::poll_step() {
 
 bool Link::flush() {
     for (;;) {
-        std::string payload;
+        const Outgoing* next = nullptr; // stays: this thread alone takes from the front
         {
             std::lock_guard lock(mutex_);
             if (outbox_.empty())
                 return true;
-            payload = outbox_.front();
+            next = &outbox_.front();
         }
-        auto sent = send_packet_nowait(socket_.get(), payload, {});
+        auto sent = send_packet_nowait(socket_.get(), next->payload, next->numbers());
         if (!sent && sent.error().code == ErrorCode::kInternal) {
             log::warn("a message to berthd is too large, ignoring it: {}", sent.error().message);
         } else if (!sent) {
@@ -218,6 +222,8 @@ bool Link::handle(protocol::Received received) {
     } else if (auto* attached = std::get_if<protocol::Attached>(&received.message)) {
         uint64_t id = attached->id;
         answer(id, Reply{std::move(*attached), std::move(received.fds)});
+    } else if (auto* go = std::get_if<protocol::Go>(&received.message)) {
+        answer(go->id, Reply{});
     } else if (auto* failed = std::get_if<protocol::Failed>(&received.message)) {
         answer(failed->id, fail(std::move(failed->error)));
     } else {

@@ -43,6 +43,8 @@ class Link {
     ~Link(); // sends what is posted (half a second at most), then closes
 
     Status start();
+    // Ends the thread and the connection for good; nothing arrives from here on.
+    void stop();
 
     // Waits until berthd has said welcome. Its refusal (`refused` in attempt()) ends the wait
     // early.
@@ -62,17 +64,28 @@ class Link {
     void report_soon();
 
     struct Reply {
-        protocol::Attached attached;
+        protocol::Attached attached; // id 0: the answer was go
         std::vector<UniqueFd> fds;
     };
-    // One attach on the present connection. Sets `lost` when the connection went away before the
-    // answer, so that it is worth asking again. `progress` runs on the caller's thread.
-    Result<Reply> request(protocol::Attach attach,
+    // One request (attach, publish, sealed, private_load) on the present connection; `fds` go
+    // along. Sets `lost` when the connection went away before the answer, so that it is worth
+    // asking again. `progress` runs on the caller's thread.
+    Result<Reply> request(protocol::Message message, const std::vector<int>& fds,
                           const std::function<void(const protocol::Progress&)>& progress,
                           bool& lost);
 
   private:
     enum class Phase { kDown, kGreeting, kUp };
+    struct Outgoing {
+        std::string payload;
+        std::vector<UniqueFd> fds;
+        std::vector<int> numbers() const {
+            std::vector<int> all;
+            for (const UniqueFd& fd : fds)
+                all.push_back(fd.get());
+            return all;
+        }
+    };
     struct Pending {
         std::deque<protocol::Progress> progress;
         std::optional<Result<Reply>> answer;
@@ -112,7 +125,7 @@ class Link {
     uint64_t attempts_ = 0;
     uint64_t next_id_ = 1;
     std::optional<Attempt> attempt_;
-    std::deque<std::string> outbox_;
+    std::deque<Outgoing> outbox_;
     std::map<uint64_t, Pending*> pending_;
     bool report_soon_ = false;
     bool stop_ = false;

@@ -52,7 +52,7 @@ bool Link::post(protocol::Message message, uint64_t epoch) {
             log::warn("berthd does not read: {} messages wait, dropping one", kOutboxMax);
             return false;
         }
-        outbox_.push_back(std::move(payload));
+        outbox_.push_back({std::move(payload), {}});
     }
     wake();
     return true;
@@ -66,21 +66,33 @@ void Link::report_soon() {
     wake();
 }
 
-Result<Link::Reply> Link::request(protocol::Attach attach,
+Result<Link::Reply> Link::request(protocol::Message message, const std::vector<int>& fds,
                                   const std::function<void(const protocol::Progress&)>& progress,
                                   bool& lost) {
+    // The caller's descriptors may be closed before a full socket takes them.
+    Outgoing outgoing;
+    for (int fd : fds) {
+        UniqueFd borrowed(fd);
+        auto copy = borrowed.duplicate();
+        (void)borrowed.release();
+        BERTH_ASSIGN(UniqueFd own, std::move(copy));
+        outgoing.fds.push_back(std::move(own));
+    }
     Pending pending;
     std::unique_lock lock(mutex_);
     lost = phase_ != Phase::kUp;
     if (lost)
         return fail(ErrorCode::kUnavailable, "the connection to berthd was lost");
-    attach.id = next_id_++;
-    std::string payload = encode(attach);
-    pending_[attach.id] = &pending;
+    const uint64_t id = next_id_++;
+    std::visit([id](auto& body) { body.id = id; }, message);
+    outgoing.payload = encode(message);
+    pending_[id] = &pending;
     // Sent from here where nothing waits before it: the link's thread need not be woken first.
-    auto sent = outbox_.empty() ? send_packet_nowait(socket_.get(), payload, {}) : false;
+    auto sent = outbox_.empty()
+                    ? send_packet_nowait(socket_.get(), outgoing.payload, outgoing.numbers())
+                    : false;
     if (!sent || !*sent)
-        outbox_.push_back(std::move(payload));
+        outbox_.push_back(std::move(outgoing));
     // Also when the callback throws.
     struct Forget {
         Link& link;
@@ -91,7 +103,7 @@ Result<Link::Reply> Link::request(protocol::Attach attach,
                 lock.lock();
             link.pending_.erase(id);
         }
-    } forget{*this, lock, attach.id};
+    } forget{*this, lock, id};
     if (!sent || !*sent)
         wake();
     // A resident set is answered within microseconds: looking a few times costs less than to sleep

@@ -38,6 +38,22 @@ Result<std::string> identity_of(Device& device, const std::string& fingerprint,
     return identity;
 }
 
+struct Contents {
+    bool weights = false;
+    bool states = false;
+};
+
+// By segment. Only a published set's manifest has states, and costs a look at each entry.
+std::vector<Contents> contents_of(const Manifest& manifest, size_t segments) {
+    std::vector<Contents> contents(segments);
+    for (size_t i = 0; manifest.has_states() && i < manifest.size(); ++i) {
+        TensorView tensor = manifest.at(i);
+        bool state = tensor.kind == TensorKind::kState;
+        (state ? contents[tensor.segment].states : contents[tensor.segment].weights) = true;
+    }
+    return contents;
+}
+
 } // namespace
 
 Result<std::shared_ptr<const WeightSet::Mapped>> map_set(Device& device,
@@ -58,16 +74,21 @@ Result<std::shared_ptr<const WeightSet::Mapped>> map_set(Device& device,
             return set;
 
     BERTH_ASSIGN(Manifest manifest, Manifest::open(fds.front(), segment_bytes));
-    auto set = std::make_shared<WeightSet::Mapped>(WeightSet::Mapped{std::move(manifest), {}});
+    auto set = std::make_shared<WeightSet::Mapped>(WeightSet::Mapped{std::move(manifest), {}, {}});
     if (set->manifest.fingerprint() != fingerprint)
         return fail(ErrorCode::kMismatch,
                     fmt::format("the manifest is of weight set {}, {} was announced: nothing was "
                                 "mapped",
                                 set->manifest.fingerprint(), fingerprint));
+    const std::vector<Contents> contents = contents_of(set->manifest, segment_bytes.size());
     for (size_t i = 0; i < segment_bytes.size(); ++i) {
         Segment segment{std::move(fds[i + 1]), segment_bytes[i]};
-        BERTH_ASSIGN(Mapping mapping, device.map_read_only(segment));
+        Mapping mapping;
+        if (contents[i].weights || !contents[i].states) {
+            BERTH_ASSIGN(mapping, device.map_read_only(segment));
+        }
         set->mappings.push_back(std::move(mapping));
+        set->templates.push_back(contents[i].states ? std::move(segment) : Segment());
     }
     known.sets[identity] = set;
     return std::shared_ptr<const WeightSet::Mapped>(std::move(set));

@@ -28,11 +28,25 @@ Result<AttachMode> mode_from(const std::string& name) {
                             name));
 }
 
+Result<std::optional<Fallback>> fallback_from(const std::string& name) {
+    if (name.empty())
+        return std::nullopt;
+    if (name == "disk")
+        return Fallback::kDisk;
+    if (name == "fail")
+        return Fallback::kFail;
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("BERTH_FALLBACK is '{}'; it may be disk (load privately where no "
+                            "shared set may be used) or fail",
+                            name));
+}
+
 } // namespace
 
 Result<ClientOptions> ClientOptions::from_environment() {
     ClientOptions options;
     BERTH_ASSIGN(options.mode, mode_from(variable("BERTH_MODE")));
+    BERTH_ASSIGN(options.fallback, fallback_from(variable("BERTH_FALLBACK")));
     options.socket = variable("BERTH_SOCKET");
     options.instance = variable("BERTH_INSTANCE");
     options.token = variable("BERTH_TOKEN");
@@ -45,6 +59,10 @@ Result<ClientOptions> ClientOptions::from_environment() {
                                 options.instance.empty() ? "TOKEN" : "INSTANCE",
                                 options.instance.empty() ? "INSTANCE" : "TOKEN"));
     return options;
+}
+
+Fallback ClientOptions::effective_fallback() const {
+    return fallback.value_or(mode == AttachMode::kDaemon ? Fallback::kDisk : Fallback::kFail);
 }
 
 std::string default_socket() {

@@ -71,8 +71,7 @@ Result<protocol::Received> next_message(int socket, LoaderProcess& loader) {
 
 } // namespace
 
-Result<PrivateSet> load_privately(const std::string& model_path, const std::string& device_id,
-                                  const protocol::Environment& environment,
+Result<PrivateSet> load_privately(const PrivateLoadRequest& request,
                                   const ProgressCallback& progress) {
     const char* given = std::getenv("BERTH_LOADER");
     std::string program =
@@ -81,13 +80,17 @@ Result<PrivateSet> load_privately(const std::string& model_path, const std::stri
     SpawnOptions spawn;
     spawn.command = {program,
                      "--model",
-                     model_path,
+                     request.model_path,
                      "--device",
-                     device_id,
+                     request.device,
                      "--environment",
-                     protocol::environment_json(environment),
+                     protocol::environment_json(request.environment),
                      "--control-fd",
                      "3"};
+    if (!request.dtype.empty() && request.dtype != "auto")
+        spawn.command.insert(spawn.command.end(), {"--dtype", request.dtype});
+    if (!request.quantization.empty() && request.quantization != "none")
+        spawn.command.insert(spawn.command.end(), {"--quantization", request.quantization});
     spawn.inherit_fds = {{ends.second.get(), 3}};
     auto process = Process::spawn(spawn);
     if (!process)
@@ -100,7 +103,13 @@ Result<PrivateSet> load_privately(const std::string& model_path, const std::stri
 
     for (;;) {
         BERTH_ASSIGN(protocol::Received received, next_message(socket, loader));
-        if (std::holds_alternative<protocol::Planned>(received.message)) {
+        if (const auto* planned = std::get_if<protocol::Planned>(&received.message)) {
+            if (Status go = request.may_go ? request.may_go(*planned) : Status(); !go) {
+                (void)protocol::send(socket, protocol::Failed{planned->id, go.error()}, {},
+                                     in(kSendTimeout));
+                (void)loader.wait();
+                return fail(go.error());
+            }
             if (auto sent = protocol::send(socket, protocol::Go{}, {}, in(kSendTimeout)); !sent)
                 return no_answer(loader, sent.error());
         } else if (auto* step = std::get_if<protocol::Progress>(&received.message)) {

@@ -4,6 +4,8 @@
 #include "base/unique_fd.h"
 #include "engine_shim/client/client.h"
 
+#include <functional>
+
 namespace berth {
 
 // A weight set that this process had loaded for itself, without berthd.
@@ -13,10 +15,19 @@ struct PrivateSet {
     std::vector<UniqueFd> fds; // manifest, then each segment
 };
 
+struct PrivateLoadRequest {
+    std::string model_path;
+    std::string device;
+    std::string dtype;        // empty or "auto": as stored
+    std::string quantization; // empty or "none": as stored
+    protocol::Environment environment;
+    // Called once the loader knows what it needs; an error ends the load with it.
+    std::function<Status(const protocol::Planned&)> may_go;
+};
+
 // Runs berth-loader ($BERTH_LOADER, else the one beside this program) and speaks berthd's part to
 // it. Blocks until it has ended. A loader that dies is reported with how it died.
-Result<PrivateSet> load_privately(const std::string& model_path, const std::string& device_id,
-                                  const protocol::Environment& environment,
+Result<PrivateSet> load_privately(const PrivateLoadRequest& request,
                                   const ProgressCallback& progress);
 
 } // namespace berth

@@ -18,22 +18,35 @@ class WeightSet {
   public:
     struct Mapped {
         Manifest manifest;
-        std::vector<Mapping> mappings; // by segment
+        std::vector<Mapping> mappings;  // by segment; empty where there are states alone
+        std::vector<Segment> templates; // by segment; empty where there are no states
     };
     const std::string& id() const { return id_; }
     const std::string& fingerprint() const { return fingerprint_; }
     const std::string& model_path() const { return model_path_; }
     const Manifest& manifest() const { return mapped_->manifest; }
-    // The address of a tensor's first byte; on cuda a device address.
+    // The address of a tensor's first element; on cuda a device address. nullptr for states: they
+    // are never mapped, Client::copy_states() gives private copies.
     const std::byte* address(const TensorView& tensor) const {
-        return mapped_->mappings[tensor.segment].data() + tensor.offset;
+        return tensor.kind == TensorKind::kState
+                   ? nullptr
+                   : mapped_->mappings[tensor.segment].data() + tensor.first_byte();
     }
+    // What the set's publisher left to be reproduced, if anything; Client::report_canary().
+    ManifestCanary canary() const { return mapped_->manifest.canary(); }
+    // Whether the policy wants it reproduced before Ready.
+    bool verify_canary() const { return verify_canary_; }
+    // Not empty: not shared, and why ("DaemonAbsent", "FingerprintMismatch", "ModeOff").
+    const std::string& private_reason() const { return private_reason_; }
+    // Sealed segments with states, by segment; empty ones in between.
+    const std::vector<Segment>& templates() const { return mapped_->templates; }
     // NotFound with the nearest known name.
     Result<TensorView> find(std::string_view name) const;
 
   private:
     friend class Client;
-    std::string id_, fingerprint_, model_path_;
+    std::string id_, fingerprint_, model_path_, private_reason_;
+    bool verify_canary_ = false;
     std::shared_ptr<const Mapped> mapped_;
 };
 

@@ -38,6 +38,8 @@ void fields(A& a, M& m) {
     a("instance", m.instance);
     a("model", m.model);
     a("model_path", m.model_path);
+    a("dtype", m.dtype);
+    a("quantization", m.quantization);
     a("device", m.device);
     a("device_kind", m.device_kind);
     a("class_name", m.class_name);
@@ -68,6 +70,7 @@ void fields(A& a, M& m) {
     a("fingerprint", m.fingerprint);
     a("model_path", m.model_path);
     a("segment_bytes", m.segment_bytes);
+    a("verify_canary", m.verify_canary);
 }
 template <typename A, Is<State> M>
 void fields(A& a, M& m) {
@@ -78,6 +81,7 @@ void fields(A& a, M& m) {
     a("phases", m.phases);
     a("grant_bytes", m.grant_bytes);
     a("held", m.held);
+    a("weights", m.weights);
 }
 template <typename A, Is<Command> M>
 void fields(A& a, M& m) {
@@ -130,5 +134,36 @@ void fields(A& a, M& m) {
 }
 template <typename A, Is<Kept> M>
 void fields(A&, M&) {}
+template <typename A, Is<Publish> M>
+void fields(A& a, M& m) {
+    a("device", m.device);
+    a("model", m.model);
+    a("path", m.path);
+    a("fingerprint_json", m.fingerprint_json);
+    a("fingerprint", m.fingerprint);
+    a("segment_bytes", m.segment_bytes);
+    a("tensors", m.tensors);
+    a("find_only", m.find_only);
+    a("held", m.held);
+}
+template <typename A, Is<PrivateLoad> M>
+void fields(A& a, M& m) {
+    a("device", m.device);
+    a("fingerprint", m.fingerprint);
+    a("segment_bytes", m.segment_bytes);
+    a("device_overhead_bytes", m.device_overhead_bytes);
+    a("reason", m.reason);
+    a("message", m.message);
+    a("held", m.held);
+}
+template <typename A, Is<Release> M>
+void fields(A& a, M& m) {
+    a("fingerprint", m.fingerprint);
+}
+template <typename A, Is<Canary> M>
+void fields(A& a, M& m) {
+    a("weight_set", m.weight_set);
+    a("digest", m.digest);
+}
 
 } // namespace berth::protocol

@@ -26,8 +26,9 @@ constexpr std::array<std::string_view, 5> kCommandNames = {"Pause", "Resume", "O
 
 // In the order of Message's alternatives.
 constexpr std::array<std::string_view, std::variant_size_v<Message>> kTypeNames = {
-    "hello",        "welcome", "attach", "progress", "attached", "state",  "command",
-    "command_done", "report",  "failed", "planned",  "go",       "sealed", "kept"};
+    "hello",   "welcome",      "attach",  "progress",     "attached", "state",
+    "command", "command_done", "report",  "failed",       "planned",  "go",
+    "sealed",  "kept",         "publish", "private_load", "release",  "canary"};
 
 // Length of the well-formed UTF-8 sequence at the start of `text`, 0 if there is none.
 size_t utf8_length(std::string_view text) {

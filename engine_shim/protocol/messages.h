@@ -68,9 +68,10 @@ struct Welcome {
     uint64_t id = 0;
     std::string node;
     std::string instance;
-    std::string model;      // the Model's name
-    std::string model_path; // its checkpoint's folder
-    std::string device;     // "host-0", "GPU-..."
+    std::string model;               // the Model's name
+    std::string model_path;          // its checkpoint's folder
+    std::string dtype, quantization; // as the Model says; empty: as stored
+    std::string device;              // "host-0", "GPU-..."
     std::string device_kind;
     std::string class_name;
     int64_t class_value = 0;
@@ -106,6 +107,7 @@ struct Attached {
     std::string fingerprint; // the SHA-256
     std::string model_path;
     std::vector<uint64_t> segment_bytes;
+    bool verify_canary = false; // the set's canary must be reproduced before Ready
 };
 
 // Engine -> berthd, whenever it changes.
@@ -117,7 +119,8 @@ struct State {
     std::string message;
     Phases phases; // start-up phases so far
     uint64_t grant_bytes = 0;
-    std::string held; // as in Hello: it may have changed while no berthd was there
+    std::string held;    // as in Hello: it may have changed while no berthd was there
+    std::string weights; // "shared ID" or "private (REASON)"; empty: none yet
 };
 
 // berthd -> engine. Pause: stop at the next boundary, fence, keep everything. Resume: go on.
@@ -187,8 +190,50 @@ struct Kept {
     uint64_t id = 0;
 };
 
-using Message = std::variant<Hello, Welcome, Attach, Progress, Attached, State, Command,
-                             CommandDone, Report, Failed, Planned, Go, Sealed, Kept>;
+// Publishing, on an engine's session: publish -> go | failed; then the engine fills its segments
+// and says sealed (fds: manifest, segments) -> attached (fds: the same), once the keeper has them,
+// with a lease. AlreadyExists with the reason AlreadyPublished or BeingPublished: attach by weight
+// set instead. A publication ends with its process, or by release; one that outlives a connection
+// is said again on the next (`held`), and then has its bytes whatever the ledger says.
+struct Publish {
+    uint64_t id = 0;
+    std::string device;
+    std::string model; // for people
+    std::string path;  // what it was made from, if that is on disk
+    std::string fingerprint_json;
+    std::string fingerprint;
+    std::vector<uint64_t> segment_bytes;
+    uint64_t tensors = 0;
+    bool find_only = false; // NotFound, with the nearest set's differences, instead of go
+    bool held = false;
+};
+// Weights that an engine is about to load for itself, outside every shared set -> go | failed. Its
+// bytes are charged until its process has ended, or release.
+struct PrivateLoad {
+    uint64_t id = 0;
+    std::string device;
+    std::string fingerprint;
+    std::vector<uint64_t> segment_bytes;
+    uint64_t device_overhead_bytes = 0;
+    std::string reason;  // why not the shared set: CamelCase
+    std::string message; // the same for people: each field that differs
+    bool held = false;
+};
+// Engine -> berthd: this process no longer holds the segments of that publication or private load.
+struct Release {
+    uint64_t id = 0;
+    std::string fingerprint;
+};
+// Engine -> berthd: what the canary of a set gave here.
+struct Canary {
+    uint64_t id = 0;
+    std::string weight_set;
+    std::string digest; // SHA-256 of the output, 64 digits
+};
+
+using Message =
+    std::variant<Hello, Welcome, Attach, Progress, Attached, State, Command, CommandDone, Report,
+                 Failed, Planned, Go, Sealed, Kept, Publish, PrivateLoad, Release, Canary>;
 
 std::string encode(const Message& message);
 // InvalidArgument or Mismatch (another protocol version) for what is not a message.

@@ -49,9 +49,10 @@ Result<std::vector<int64_t>> signed_shape(const TensorView& tensor) {
 }
 
 // On cuda the target device is said, so that torch asks the driver nothing about the address.
-at::Tensor view(std::byte* data, at::IntArrayRef shape, at::ScalarType type,
-                const at::Device& device) {
+at::Tensor view(std::byte* data, at::IntArrayRef shape, at::OptionalIntArrayRef strides,
+                at::ScalarType type, const at::Device& device) {
     return at::for_blob(data, shape)
+        .strides(strides)
         .options(at::TensorOptions().dtype(type).device(device))
         .target_device(device)
         .make_tensor();
@@ -126,9 +127,20 @@ Result<at::Tensor> tensor_of(const WeightSet& weights, const TensorView& tensor,
     if (!type)
         return fail_in(fmt::format("tensor '{}'", tensor.name), type.error());
     BERTH_ASSIGN(std::vector<int64_t> shape, signed_shape(tensor));
+    if (tensor.kind == TensorKind::kState)
+        return fail(ErrorCode::kFailedPrecondition,
+                    fmt::format("tensor '{}' is state, which is not mapped: take a copy of it",
+                                tensor.name),
+                    "NotMapped");
+    std::vector<int64_t> strides;
+    for (uint64_t stride : tensor.strides)
+        strides.push_back(static_cast<int64_t>(stride)); // checked when the manifest was opened
     // from_blob takes a writable pointer; the mapping behind it is read-only.
-    auto* data = const_cast<std::byte*>(weights.address(tensor));
-    return view(data, shape, *type, device);
+    auto* data =
+        const_cast<std::byte*>(weights.address(tensor)) + (tensor.first_byte() - tensor.offset);
+    return view(data, shape,
+                strides.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(strides),
+                *type, device);
 }
 
 Result<at::Tensor> tensor_in(const GrantArena& arena, uint64_t offset,
@@ -147,7 +159,8 @@ Result<at::Tensor> tensor_in(const GrantArena& arena, uint64_t offset,
         return fail(ErrorCode::kInvalidArgument,
                     fmt::format("offset {} is not aligned to elements of {} bytes", offset,
                                 c10::elementSize(type)));
-    return view(arena.data() + offset, at::IntArrayRef(shape.data(), shape.size()), type, device);
+    return view(arena.data() + offset, at::IntArrayRef(shape.data(), shape.size()), {}, type,
+                device);
 }
 
 } // namespace berth

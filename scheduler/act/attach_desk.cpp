@@ -1,38 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/act/attach_desk.h"
 
-#include "base/json.h"
 #include "base/log.h"
+#include "cache/weights/manifest.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 namespace berth {
 
 namespace {
-
-// The environment that a set was made for, out of its fingerprint's document.
-protocol::Environment environment_of(const std::string& document) {
-    protocol::Environment environment;
-    auto parsed = json::parse(document, "the fingerprint");
-    if (!parsed || !parsed->is_object())
-        return environment;
-    auto text = [](const json::object& from, const char* field) {
-        const json::value* found = from.if_contains(field);
-        return found != nullptr && found->is_string() ? std::string(found->get_string())
-                                                      : std::string();
-    };
-    environment.layout = text(parsed->get_object(), "layout");
-    if (const json::value* part = parsed->get_object().if_contains("environment");
-        part != nullptr && part->is_object()) {
-        environment.device_kind = text(part->get_object(), "deviceKind");
-        environment.compute_capability = text(part->get_object(), "computeCapability");
-        environment.cuda_version = text(part->get_object(), "cudaVersion");
-        environment.torch_version = text(part->get_object(), "torchVersion");
-    }
-    return environment;
-}
 
 std::string normal_path(const std::string& path) {
     std::string normal = std::filesystem::path(path).lexically_normal().string();
@@ -42,26 +21,6 @@ std::string normal_path(const std::string& path) {
 }
 
 } // namespace
-
-std::string environment_differences(const protocol::Environment& have,
-                                    const protocol::Environment& wanted) {
-    std::vector<FieldDifference> differences;
-    auto compare_field = [&](const char* name, const std::string& cached, const std::string& asked,
-                             bool any_accepts) {
-        if (asked.empty() || asked == cached)
-            return;
-        if (any_accepts && (asked == "any" || cached == "any" || cached.empty()))
-            return;
-        differences.push_back({name, cached, asked});
-    };
-    compare_field("environment.deviceKind", have.device_kind, wanted.device_kind, false);
-    compare_field("environment.computeCapability", have.compute_capability,
-                  wanted.compute_capability, false);
-    compare_field("environment.cudaVersion", have.cuda_version, wanted.cuda_version, false);
-    compare_field("layout", have.layout, wanted.layout, false);
-    compare_field("environment.torchVersion", have.torch_version, wanted.torch_version, true);
-    return differences.empty() ? std::string() : difference_table(differences);
-}
 
 Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
                                          const protocol::Attach& request) const {
@@ -94,12 +53,19 @@ Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
                     "attach names neither a model, nor a path, nor a weight set");
     if (model != nullptr)
         path = model->path;
-    std::string dtype = model != nullptr ? model->dtype : "auto";
+    node::LoadKey key;
+    key.path = path;
+    if (model != nullptr) {
+        key.dtype = model->dtype;
+        key.quantization = model->quantization;
+    }
     if (device.empty()) {
         // Where it lies already, else the node's first device.
-        for (const node::DeviceId& id : context_.device_order)
-            if (node::resident(state, {path, dtype, id}) != nullptr)
+        for (const node::DeviceId& id : context_.device_order) {
+            key.device = id;
+            if (node::resident(state, key) != nullptr)
                 device = id;
+        }
         if (device.empty() && !context_.device_order.empty())
             device = context_.device_order.front();
     }
@@ -112,7 +78,8 @@ Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
     if (!state.devices.contains(device))
         return fail(ErrorCode::kNotFound, fmt::format("this node has no device '{}'", device.value),
                     "UnknownDevice");
-    return node::LoadKey{path, dtype, device};
+    key.device = device;
+    return key;
 }
 
 void AttachDesk::handle(const Attacher& who, const protocol::Attach& request) {
@@ -133,6 +100,18 @@ void AttachDesk::handle(const Attacher& who, const protocol::Attach& request) {
 void AttachDesk::answer_by_id(Waiter waiter) {
     const ResidentSet* set =
         context_.catalogue.find(waiter.request.weight_set, waiter.request.device);
+    if (set == nullptr && waiter.request.wait)
+        for (const auto& [id, load] : context_.state().loads) {
+            node::LoadKey key =
+                node::published_key(node::WeightSetId(waiter.request.weight_set), load.key.device);
+            bool on_its_way = load.state != node::Load::State::kEnding || load.sealed;
+            bool here = waiter.request.device.empty() || waiter.request.device == key.device.value;
+            if (load.key == key && on_its_way && here) {
+                waiter.key = std::move(key);
+                wait_for(std::move(waiter), std::nullopt); // for its publisher
+                return;
+            }
+        }
     if (set == nullptr) {
         refuse(waiter,
                Error{ErrorCode::kNotFound,
@@ -154,6 +133,10 @@ void AttachDesk::answer_by_key(Waiter waiter) {
             return;
         }
     }
+    ask_for_load(std::move(waiter));
+}
+
+void AttachDesk::ask_for_load(Waiter waiter) {
     if (!waiter.request.wait) {
         refuse(waiter, Error{ErrorCode::kNotFound,
                              fmt::format("{} is not resident on {}", waiter.key.path,
@@ -161,9 +144,29 @@ void AttachDesk::answer_by_key(Waiter waiter) {
                              "NotResident", 0});
         return;
     }
+    node::LoadRequested wanted;
+    wanted.path = waiter.key.path;
+    wanted.dtype = waiter.key.dtype;
+    wanted.quantization = waiter.key.quantization;
+    wanted.device = waiter.key.device;
+    for (const policies::ModelSpec& model : context_.state().documents.models)
+        if (node::load_key(model, waiter.key.device) == waiter.key)
+            wanted.model = node::ModelName(model.name);
+    wait_for(std::move(waiter), std::move(wanted));
+}
+
+void AttachDesk::wait_for(Waiter waiter, std::optional<node::LoadRequested> wanted) {
     if (waiters_.size() >= kWaitersMax) {
         refuse(waiter, Error{ErrorCode::kResourceExhausted,
                              fmt::format("{} requests wait for weights already", kWaitersMax),
+                             "TooManyWaiters", 0});
+        return;
+    }
+    auto of_session = [&](const Waiter& one) { return one.who.session == waiter.who.session; };
+    if (std::ranges::count_if(waiters_, of_session) >= std::ptrdiff_t{kSessionWaitersMax}) {
+        refuse(waiter, Error{ErrorCode::kResourceExhausted,
+                             fmt::format("{} attaches of this connection wait already: try later",
+                                         kSessionWaitersMax),
                              "TooManyWaiters", 0});
         return;
     }
@@ -171,21 +174,21 @@ void AttachDesk::answer_by_key(Waiter waiter) {
     progress.id = waiter.request.id;
     progress.phase = "waiting";
     server_->send(waiter.who.session, progress);
-    node::LoadRequested wanted;
-    wanted.path = waiter.key.path;
-    wanted.dtype = waiter.key.dtype;
-    wanted.device = waiter.key.device;
-    for (const policies::ModelSpec& model : context_.state().documents.models)
-        if (model.path == waiter.key.path && model.dtype == waiter.key.dtype)
-            wanted.model = node::ModelName(model.name);
     waiters_.push_back(std::move(waiter));
-    context_.post(std::move(wanted));
+    if (wanted)
+        context_.post(std::move(*wanted));
 }
 
 AttachDesk::Known& AttachDesk::known(const ResidentSet& set) {
     auto [at, is_new] = known_.try_emplace({set.id, set.device});
-    if (is_new)
+    if (is_new) {
         at->second.environment = environment_of(set.fingerprint_json);
+        std::vector<uint64_t> sizes;
+        for (const Segment& segment : set.segments)
+            sizes.push_back(segment.bytes);
+        if (auto manifest = Manifest::open(set.manifest, sizes))
+            at->second.canary = manifest->canary().digest;
+    }
     return at->second;
 }
 
@@ -211,6 +214,13 @@ void AttachDesk::answer_with(Waiter waiter, const ResidentSet& set) {
                 refuse(waiter, changes.error());
                 return;
             }
+            if (!changes->empty() &&
+                context_.state().policy.attach.on_change == policies::OnChange::kReload) {
+                context_.post(node::WeightsStale{node::WeightSetId(id), node::DeviceId(device),
+                                                 waiter.key.path, difference_table(*changes)});
+                ask_for_load(waiter);
+                return;
+            }
             if (!changes->empty()) {
                 refuse(waiter,
                        Error{ErrorCode::kMismatch,
@@ -226,7 +236,13 @@ void AttachDesk::answer_with(Waiter waiter, const ResidentSet& set) {
         });
 }
 
-void AttachDesk::grant(const Waiter& waiter, const ResidentSet& set) {
+void AttachDesk::hand_out(const Attacher& publisher, uint64_t request, const ResidentSet& set) {
+    Waiter waiter{publisher, {}, {}, Clock::now()};
+    waiter.request.id = request;
+    grant(waiter, set, true);
+}
+
+void AttachDesk::grant(const Waiter& waiter, const ResidentSet& set, bool is_publisher) {
     if (!server_->has(waiter.who.session))
         return; // gone while a worker looked: no lease that nothing would end
     std::string differences =
@@ -257,6 +273,11 @@ void AttachDesk::grant(const Waiter& waiter, const ResidentSet& set) {
     attached.model_path = set.path;
     for (const Segment& segment : set.segments)
         attached.segment_bytes.push_back(segment.bytes);
+    attached.verify_canary = !is_publisher && !waiter.who.instance.empty() &&
+                             context_.state().policy.attach.verify_canary &&
+                             !known(set).canary.empty();
+    if (attached.verify_canary)
+        context_.post(node::CanaryExpected{waiter.who.instance, node::WeightSetId(set.id)});
     server_->send(waiter.who.session, attached, set.descriptors());
     context_.metrics.attach_seconds.observe(
         std::chrono::duration<double>(Clock::now() - waiter.asked).count());

@@ -32,6 +32,8 @@ class AttachDesk {
   public:
     static constexpr std::chrono::seconds kVerifiedFor{5};
     static constexpr size_t kWaitersMax = 1'024;
+    // Of one session: more would be answered faster than it can take the descriptors.
+    static constexpr size_t kSessionWaitersMax = 8;
 
     AttachDesk(NodeContext& context, WorkerPool& workers) : context_(context), workers_(workers) {}
     AttachDesk(const AttachDesk&) = delete;
@@ -43,6 +45,10 @@ class AttachDesk {
     void progress(const node::LoadProgress& progress);
     void load_finished(const node::LoadFinished& finished);
     void dropped(const node::WeightSetId& set, const node::DeviceId& device);
+    // To the one who has published it, as the answer to `request`.
+    void hand_out(const Attacher& publisher, uint64_t request, const ResidentSet& set);
+    // The digest that the set's publisher left, empty if none did.
+    std::string canary_of(const ResidentSet& set) { return known(set).canary; }
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -56,14 +62,17 @@ class AttachDesk {
     struct Known {
         protocol::Environment environment;
         std::map<std::string, Clock::time_point> verified; // by path
+        std::string canary;
     };
 
     Result<node::LoadKey> key_of(const Attacher& who, const protocol::Attach& request) const;
     void answer_by_id(Waiter waiter);
     void answer_by_key(Waiter waiter);
+    void ask_for_load(Waiter waiter);
     // Verifies what must be, then grants.
     void answer_with(Waiter waiter, const ResidentSet& set);
-    void grant(const Waiter& waiter, const ResidentSet& set);
+    void grant(const Waiter& waiter, const ResidentSet& set, bool is_publisher = false);
+    void wait_for(Waiter waiter, std::optional<node::LoadRequested> wanted);
     void refuse(const Waiter& waiter, Error error);
     Known& known(const ResidentSet& set);
 
@@ -77,6 +86,8 @@ class AttachDesk {
     uint64_t next_lease_ = 1;
 };
 
+// The environment that a set was made for, out of its fingerprint's document.
+protocol::Environment environment_of(const std::string& document);
 // The fields of `wanted` that `have` does not meet, as a table for people; empty: it may be used.
 std::string environment_differences(const protocol::Environment& have,
                                     const protocol::Environment& wanted);

@@ -54,11 +54,12 @@ protocol::CommandKind wire_kind(node::CommandKind kind) {
 
 } // namespace
 
-EngineDesk::EngineDesk(NodeContext& context, AttachDesk& attach, ProcessTable& processes,
-                       PeerPolicy policy)
-    : context_(context), attach_(attach), processes_(processes),
+EngineDesk::EngineDesk(NodeContext& context, AttachDesk& attach, PublishDesk& publish,
+                       ProcessTable& processes, PeerPolicy policy)
+    : context_(context), attach_(attach), publish_(publish), processes_(processes),
       server_(context.io, *this, std::move(policy)) {
     attach_.use(server_);
+    publish_.use(server_);
 }
 
 void EngineDesk::on_session(SessionId id, const PeerCredentials& peer) {
@@ -69,7 +70,6 @@ void EngineDesk::on_session(SessionId id, const PeerCredentials& peer) {
 }
 
 void EngineDesk::on_message(SessionId id, protocol::Message message, std::vector<UniqueFd> fds) {
-    (void)fds; // no engine's message carries any: they are closed here
     auto found = sessions_.find(id);
     if (found == sessions_.end())
         return;
@@ -88,6 +88,8 @@ void EngineDesk::on_message(SessionId id, protocol::Message message, std::vector
         attach_.handle(session.who, *request);
         return;
     }
+    if (publishing_message(id, session, message, std::move(fds)))
+        return;
     engine_message(id, session, std::move(message));
 }
 
@@ -129,8 +131,11 @@ protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64
     welcome.node = context_.node_name;
     welcome.instance = instance.name.value;
     welcome.model = instance.spec.model;
-    if (const policies::ModelSpec* model = state.documents.find_model(instance.spec.model))
+    if (const policies::ModelSpec* model = state.documents.find_model(instance.spec.model)) {
         welcome.model_path = model->path;
+        welcome.dtype = model->dtype;
+        welcome.quantization = model->quantization;
+    }
     welcome.class_name = instance.spec.class_name;
     welcome.class_value = instance.priority;
     welcome.grant_bytes = instance.grant_bytes;
@@ -219,6 +224,24 @@ void EngineDesk::welcome_guest(SessionId id, Session& session, const protocol::H
     server_.send(id, welcome, fds);
 }
 
+// Guests and instances alike. No message but sealed carries descriptors: others' are closed here.
+bool EngineDesk::publishing_message(SessionId id, const Session& session,
+                                    const protocol::Message& message, std::vector<UniqueFd> fds) {
+    if (const auto* publish = std::get_if<protocol::Publish>(&message))
+        publish_.publish(session.who, session.peer.pid, *publish);
+    else if (const auto* load = std::get_if<protocol::PrivateLoad>(&message))
+        publish_.private_load(session.who, session.peer.pid, *load);
+    else if (const auto* sealed = std::get_if<protocol::Sealed>(&message))
+        publish_.sealed(id, *sealed, std::move(fds));
+    else if (const auto* release = std::get_if<protocol::Release>(&message))
+        publish_.release(session.peer.pid, *release);
+    else if (const auto* canary = std::get_if<protocol::Canary>(&message))
+        publish_.canary(session.who, *canary);
+    else
+        return false;
+    return true;
+}
+
 void EngineDesk::engine_message(SessionId id, const Session& session, protocol::Message message) {
     const node::InstanceName& name = session.who.instance;
     if (name.empty()) {
@@ -241,6 +264,7 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
         event.message = state->message;
         event.phases = state->phases;
         event.grant_bytes = state->grant_bytes;
+        event.weights = state->weights;
         context_.post(std::move(event));
     } else if (auto* report = std::get_if<protocol::Report>(&message)) {
         node::EngineReport event;
@@ -294,6 +318,7 @@ void EngineDesk::on_session_closed(SessionId id, const std::string& why) {
     sessions_.erase(found);
     log::debug("session closed id={} holder={}: {}", id, session.who.holder, why);
     attach_.session_closed(id);
+    publish_.session_closed(id);
     auto current = by_instance_.find(session.who.instance);
     if (current != by_instance_.end() && current->second == id) {
         by_instance_.erase(current);

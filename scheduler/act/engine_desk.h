@@ -4,6 +4,7 @@
 #include "scheduler/act/attach_desk.h"
 #include "scheduler/act/node_context.h"
 #include "scheduler/act/process_table.h"
+#include "scheduler/act/publish_desk.h"
 #include "scheduler/wire/session_server.h"
 
 #include <map>
@@ -16,8 +17,8 @@ namespace berth {
 // Thread rule: the decision thread. The context and the desks it uses outlive it.
 class EngineDesk final : public SessionServer::Observer {
   public:
-    EngineDesk(NodeContext& context, AttachDesk& attach, ProcessTable& processes,
-               PeerPolicy policy);
+    EngineDesk(NodeContext& context, AttachDesk& attach, PublishDesk& publish,
+               ProcessTable& processes, PeerPolicy policy);
 
     Status listen(const std::string& path, int mode) { return server_.listen(path, mode); }
     void stop() { server_.stop(); }
@@ -45,11 +46,15 @@ class EngineDesk final : public SessionServer::Observer {
     void hello_instance(SessionId id, Session& session, const protocol::Hello& hello,
                         const node::Instance& instance);
     void welcome_guest(SessionId id, Session& session, const protocol::Hello& hello);
+    // Whether it was one about filling memory; then it is dealt with.
+    bool publishing_message(SessionId id, const Session& session, const protocol::Message& message,
+                            std::vector<UniqueFd> fds);
     void engine_message(SessionId id, const Session& session, protocol::Message message);
     protocol::Welcome welcome_for(const node::Instance& instance, uint64_t reply_to, int& gate_fd);
 
     NodeContext& context_;
     AttachDesk& attach_;
+    PublishDesk& publish_;
     ProcessTable& processes_;
     std::map<SessionId, Session> sessions_;
     std::map<node::InstanceName, SessionId> by_instance_;

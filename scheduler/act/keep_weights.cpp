@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "cache/weights/manifest.h"
+#include "scheduler/act/deep_hash.h"
 #include "scheduler/act/record_mapping.h"
 
 #include <fmt/format.h>
@@ -20,6 +21,8 @@ std::string gate_key(const node::DeviceId& device) {
 
 void NodeActor::keep_weights(const node::KeepWeights& keep) {
     auto sealed = loaders_.take_sealed(keep.load);
+    if (!sealed)
+        sealed = publish_.take_sealed(keep.load);
     if (!sealed) {
         log::error("load={} has nothing to keep: its descriptors are gone, ignoring",
                    static_cast<uint64_t>(keep.load));
@@ -31,6 +34,10 @@ void NodeActor::keep_weights(const node::KeepWeights& keep) {
     set.fingerprint_json = sealed->fingerprint_json;
     set.model = keep.set.models.empty() ? "" : keep.set.models.begin()->value;
     set.path = keep.set.keys.empty() ? "" : keep.set.keys.begin()->path;
+    if (!keep.set.keys.empty() && node::is_published(*keep.set.keys.begin())) {
+        set.model = sealed->model;
+        set.path = sealed->path;
+    }
     set.device = keep.set.device.value;
     set.manifest = std::move(sealed->manifest);
     for (size_t i = 0; i < sealed->segments.size(); ++i)
@@ -40,14 +47,19 @@ void NodeActor::keep_weights(const node::KeepWeights& keep) {
     set.bytes_read = sealed->bytes_read;
     set.phases = sealed->phases;
     auto manifest = Manifest::open(set.manifest, sealed->segment_bytes);
-    if (manifest)
+    if (manifest) {
         set.tensors = manifest->size();
+        remember_hash(set.id, *manifest);
+    }
+    if (!node::is_tier(keep.set.device))
+        ++context_.metrics.weight_loads[keep.set.source];
     std::string id = set.id;
     std::string device = set.device;
-    if (auto added = context_.catalogue.add(std::move(set)); !added)
+    Catalogue& catalogue = context_.catalogue_of(device);
+    if (auto added = catalogue.add(std::move(set)); !added)
         log::info("weights id={} device={}: {}, keeping the one that is there", id, device,
                   added.error().message);
-    const ResidentSet* kept = context_.catalogue.find(id, device);
+    const ResidentSet* kept = catalogue.find(id, device);
     put_set(*kept, [this, load = keep.load, id](Status put) {
         // The memory is safe with this process either way; what is at stake is its next restart.
         if (!put)
@@ -57,7 +69,23 @@ void NodeActor::keep_weights(const node::KeepWeights& keep) {
                             "the death of berthd would lose this set",
                             put.error().message));
         loaders_.kept(load);
+        publish_.kept(load);
     });
+}
+
+// The same inputs gave other bytes: somebody must look at that before it is served as the same.
+void NodeActor::remember_hash(const std::string& id, const Manifest& manifest) {
+    std::string hash = deep_hash(manifest);
+    std::string& known = context_.deep_hashes[id];
+    if (!known.empty() && known != hash)
+        context_.note(true, "weights/" + id, "DeepHashChanged",
+                      fmt::format("its bytes hash to {}, before they did to {}: one of the two "
+                                  "loads went wrong, or its files changed unseen",
+                                  hash, known));
+    if (known == hash)
+        return;
+    known = hash;
+    loop_.record(MetaRecord{std::string(kDeepHashKey) + id, hash});
 }
 
 void NodeActor::put_set(const ResidentSet& set, KeeperLink::Then then) {
@@ -94,12 +122,13 @@ void NodeActor::put_gate(const node::DeviceId& device) {
 void NodeActor::refill() {
     for (const auto& [device, gate] : context_.gates.all())
         put_gate(device);
-    for (const ResidentSet* set : context_.catalogue.all())
-        put_set(*set, [id = set->id](Status put) {
-            if (!put)
-                log::error("weights id={}: the new keeper did not take them: {}", id,
-                           put.error().message);
-        });
+    for (const Catalogue* catalogue : {&context_.catalogue, &context_.host_tier})
+        for (const ResidentSet* set : catalogue->all())
+            put_set(*set, [id = set->id](Status put) {
+                if (!put)
+                    log::error("weights id={}: the new keeper did not take them: {}", id,
+                               put.error().message);
+            });
     context_.note(
         true, "node/" + context_.node_name, "KeeperReplaced",
         fmt::format("berth-keeper had ended; pid {} holds everything again", keeper_.pid()));
@@ -114,7 +143,15 @@ void NodeActor::persist_pin(const node::WeightSet& set) {
 }
 
 void NodeActor::drop_weights(const node::DropWeights& drop) {
-    auto removed = context_.catalogue.remove(drop.set.value, drop.device.value);
+    if (drop.device == node::kImageTier) {
+        tiers_.remove_image(drop, [this, drop] {
+            loop_.record(ForgetPlacement{drop.set.value, drop.device.value});
+            context_.post(node::WeightsDropped{drop.set, drop.device});
+        });
+        return;
+    }
+    auto removed =
+        context_.catalogue_of(drop.device.value).remove(drop.set.value, drop.device.value);
     if (!removed) {
         context_.post(node::WeightsDropped{drop.set, drop.device});
         return;

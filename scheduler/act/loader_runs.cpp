@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/act/loader_runs.h"
 
+#include "base/descriptors.h"
 #include "base/log.h"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <numeric>
 
@@ -25,10 +27,26 @@ uint64_t sum(const std::vector<uint64_t>& parts) {
 
 } // namespace
 
-void LoaderRuns::start(const node::StartLoad& load, const protocol::Environment& environment) {
-    if (auto spawned = spawn(load, environment); !spawned) {
+LoaderLaunch checkpoint_launch(const node::StartLoad& load,
+                               const protocol::Environment& environment) {
+    LoaderLaunch launch;
+    launch.load = load.load;
+    launch.device = load.key.device;
+    launch.arguments = {"--model",       load.key.path,
+                        "--device",      load.key.device.value,
+                        "--environment", protocol::environment_json(environment)};
+    if (load.key.dtype != "auto")
+        launch.arguments.insert(launch.arguments.end(), {"--dtype", load.key.dtype});
+    if (load.key.quantization != "none")
+        launch.arguments.insert(launch.arguments.end(), {"--quantization", load.key.quantization});
+    launch.what = load.key.path;
+    return launch;
+}
+
+void LoaderRuns::start(const LoaderLaunch& launch) {
+    if (auto spawned = spawn(launch); !spawned) {
         // From a fresh turn, as every other outcome.
-        boost::asio::post(context_, [this, alive = std::weak_ptr(alive_), id = load.load,
+        boost::asio::post(context_, [this, alive = std::weak_ptr(alive_), id = launch.load,
                                      error = spawned.error()] {
             if (alive.expired())
                 return;
@@ -39,27 +57,23 @@ void LoaderRuns::start(const node::StartLoad& load, const protocol::Environment&
     }
 }
 
-Status LoaderRuns::spawn(const node::StartLoad& load, const protocol::Environment& environment) {
+Status LoaderRuns::spawn(const LoaderLaunch& launch) {
     BERTH_ASSIGN(auto ends, packet_pair());
+    if (leaves_too_few(std::max(ends.first.get(), ends.second.get()), DescriptorUse::kOwn))
+        return fail(too_many_descriptors("no loader is started"));
     SpawnOptions options;
-    options.command = {paths_.program_dir + "/berth-loader",
-                       "--model",
-                       load.key.path,
-                       "--device",
-                       load.key.device.value,
-                       "--environment",
-                       protocol::environment_json(environment),
-                       "--control-fd",
-                       "3"};
-    if (load.key.dtype != "auto")
-        options.command.insert(options.command.end(), {"--dtype", load.key.dtype});
+    options.command = {paths_.program_dir + "/berth-loader", "--control-fd", "3"};
+    options.command.insert(options.command.end(), launch.arguments.begin(), launch.arguments.end());
+    // A GPU's id is that of no other device.
     options.environment["CUDA_VISIBLE_DEVICES"] =
-        environment.device_kind == "cuda" ? load.key.device.value : "";
+        launch.device.value.starts_with("host-") ? "" : launch.device.value;
     BERTH_TRY(make_directories(paths_.state_dir + "/engines", 0750));
     options.log_path = paths_.state_dir + "/engines/berth-loader.log";
     options.inherit_fds = {{ends.second.get(), 3}};
+    for (size_t i = 0; i < launch.sources.size(); ++i)
+        options.inherit_fds.emplace_back(launch.sources[i], 4 + static_cast<int>(i));
     BERTH_ASSIGN(Process process, Process::spawn(options));
-    node::LoadId id = load.load;
+    node::LoadId id = launch.load;
     BERTH_ASSIGN(FdWatch watch,
                  FdWatch::open(context_, process.pidfd(), [this, id] { ended(id); }));
     Run& run = runs_[id];
@@ -70,6 +84,12 @@ Status LoaderRuns::spawn(const node::StartLoad& load, const protocol::Environmen
         if (!alive.expired())
             receive(id, std::move(packet));
     };
+    handlers.on_bad_packet = [this, id, alive = std::weak_ptr(alive_)](const Error& error) {
+        if (alive.expired())
+            return;
+        fail_run(id, error);
+        kill(id);
+    };
     handlers.on_close = [this, id, alive = std::weak_ptr(alive_)](const std::string&) {
         if (alive.expired())
             return;
@@ -78,8 +98,8 @@ Status LoaderRuns::spawn(const node::StartLoad& load, const protocol::Environmen
         finish_if_done(id);
     };
     run.channel = PacketChannel::open(context_, std::move(ends.first), std::move(handlers));
-    log::info("load started load={} path={} device={} pid={}", static_cast<uint64_t>(id),
-              load.key.path, load.key.device.value, run.process.id().pid);
+    log::info("load started load={} what={} device={} pid={}", static_cast<uint64_t>(id),
+              launch.what, launch.device.value, run.process.id().pid);
     return {};
 }
 
@@ -134,7 +154,7 @@ void LoaderRuns::handle_sealed(node::LoadId id, Run& run, protocol::Sealed seale
         return;
     }
     run.said_sealed = true;
-    SealedSet set;
+    HandedSet set;
     set.manifest = std::move(fds.front());
     for (size_t i = 1; i < fds.size(); ++i)
         set.segments.push_back(std::move(fds[i]));
@@ -188,7 +208,7 @@ void LoaderRuns::kill(node::LoadId id) {
         (void)found->second.process.signal_group(SIGKILL);
 }
 
-std::optional<SealedSet> LoaderRuns::take_sealed(node::LoadId id) {
+std::optional<HandedSet> LoaderRuns::take_sealed(node::LoadId id) {
     auto found = runs_.find(id);
     if (found == runs_.end())
         return std::nullopt;

@@ -14,8 +14,8 @@
 
 namespace berth {
 
-// What a loader has handed over.
-struct SealedSet {
+// What a loader, or an engine that publishes, has handed over.
+struct HandedSet {
     UniqueFd manifest;
     std::vector<UniqueFd> segments;
     std::vector<uint64_t> segment_bytes;
@@ -23,7 +23,20 @@ struct SealedSet {
     std::string fingerprint_json;
     protocol::Phases phases;
     uint64_t bytes_read = 0;
+    std::string path;  // of a published set: what it was made from,
+    std::string model; // and its model's name
 };
+
+// How a berth-loader is started that talks on descriptor 3.
+struct LoaderLaunch {
+    node::LoadId load{};
+    std::vector<std::string> arguments; // but for the control descriptor
+    std::vector<int> sources;           // inherited from 4 on; the caller's until start() returns
+    node::DeviceId device;              // the only GPU that it sees, where it is one
+    std::string what;                   // for the log
+};
+LoaderLaunch checkpoint_launch(const node::StartLoad& load,
+                               const protocol::Environment& environment);
 
 // The runs of berth-loader: one process a load, at the other end of a socket pair. What it says
 // becomes events; its exit always does, as the last one. A loader that outlives berthd finds its
@@ -36,12 +49,12 @@ class LoaderRuns {
     LoaderRuns(const LoaderRuns&) = delete;
     LoaderRuns& operator=(const LoaderRuns&) = delete;
 
-    void start(const node::StartLoad& load, const protocol::Environment& environment);
+    void start(const LoaderLaunch& launch);
     void go(node::LoadId id);
     void refuse(node::LoadId id, Error error);
     void kill(node::LoadId id);
     // The sealed set, once; nullopt when it is not there.
-    std::optional<SealedSet> take_sealed(node::LoadId id);
+    std::optional<HandedSet> take_sealed(node::LoadId id);
     // The keeper has it: the loader may exit.
     void kept(node::LoadId id);
     // The process of a load, 0 when there is none.
@@ -54,14 +67,14 @@ class LoaderRuns {
         std::shared_ptr<PacketChannel> channel;
         uint64_t planned_id = 0;
         std::string fingerprint_json;
-        std::optional<SealedSet> sealed;
+        std::optional<HandedSet> sealed;
         bool ended = false;  // the process
         bool closed = false; // the socket, after all it had said was read
         bool said_failed = false;
         bool said_sealed = false;
         int wait_status = 0;
     };
-    Status spawn(const node::StartLoad& load, const protocol::Environment& environment);
+    Status spawn(const LoaderLaunch& launch);
     void receive(node::LoadId id, Packet packet);
     void handle(node::LoadId id, Run& run, protocol::Message message, std::vector<UniqueFd> fds);
     void handle_sealed(node::LoadId id, Run& run, protocol::Sealed sealed,

@@ -36,6 +36,10 @@ struct NodeMetrics {
     Histogram attach_seconds;                                           // request to reply
     std::map<std::string, Histogram> preempt_seconds;                   // by mode
     std::map<std::pair<std::string, std::string>, uint64_t> operations; // by kind and state
+    std::map<std::string, uint64_t> private_loads; // by the reason why they are not shared
+    std::map<std::string, uint64_t> canaries;      // "met", "mismatch"
+    std::map<std::string, uint64_t> weight_loads;  // by where their bytes came from
+    uint64_t sets_published = 0;
     double recovery_seconds = 0; // from the start of main to ready
 };
 

@@ -34,8 +34,10 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
                        attach_.progress(*progress);
                    context_.post(std::move(event));
                }),
+      tiers_(context, loaders_, workers_),
       timers_(context.io, [this](node::TimerId id) { context_.post(node::DeadlineExpired{id}); }),
-      attach_(context, workers_), engines_(context, attach_, processes_, std::move(policy)) {
+      attach_(context, workers_), publish_(context, attach_),
+      engines_(context, attach_, publish_, processes_, std::move(policy)) {
     context.loop = &loop_;
 }
 
@@ -101,14 +103,29 @@ struct NodeActor::ByKind {
     void operator()(const node::StartLoad& load) const {
         const auto& known = actor.context_.environments;
         auto environment = known.find(load.key.device);
-        actor.loaders_.start(load, environment == known.end() ? protocol::Environment()
-                                                              : environment->second);
+        if (!load.source.empty())
+            actor.tiers_.load(load);
+        else
+            actor.loaders_.start(checkpoint_launch(
+                load, environment == known.end() ? protocol::Environment() : environment->second));
     }
-    void operator()(const node::GoLoad& load) const { actor.loaders_.go(load.load); }
+    void operator()(const node::StartCopy& copy) const { actor.tiers_.copy(copy); }
+    void operator()(const node::GoLoad& load) const {
+        actor.loaders_.go(load.load);
+        actor.publish_.go(load.load);
+    }
+    void operator()(const node::PublicationAnswered& answer) const {
+        actor.publish_.answered(answer);
+    }
     void operator()(const node::RefuseLoad& load) const {
         actor.loaders_.refuse(load.load, load.error);
+        actor.publish_.refuse(load.load, load.error);
     }
-    void operator()(const node::KillLoad& load) const { actor.loaders_.kill(load.load); }
+    void operator()(const node::KillLoad& load) const {
+        actor.loaders_.kill(load.load);
+        actor.tiers_.kill(load.load);
+        actor.publish_.kill(load.load);
+    }
     void operator()(const node::KeepWeights& keep) const { actor.keep_weights(keep); }
     void operator()(const node::DropWeights& drop) const { actor.drop_weights(drop); }
     void operator()(const node::LoadFinished& finished) const {
@@ -161,6 +178,10 @@ void NodeActor::start_process(const node::StartProcess& start, const Status& rec
         failed(options.error());
         return;
     }
+    const bool from_disk =
+        context_.state().policy.attach.on_mismatch == policies::OnMismatch::kDisk;
+    options->environment["BERTH_FALLBACK"] = from_disk ? "disk" : "fail";
+    options->environment["BERTH_LOADER"] = context_.paths.program_dir + "/berth-loader";
     auto process = processes_.start(start.instance, *options);
     if (!process) {
         failed(process.error());

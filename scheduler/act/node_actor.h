@@ -7,6 +7,8 @@
 #include "scheduler/act/loader_runs.h"
 #include "scheduler/act/node_context.h"
 #include "scheduler/act/process_table.h"
+#include "scheduler/act/publish_desk.h"
+#include "scheduler/act/tier_runs.h"
 #include "scheduler/act/timers.h"
 
 #include <map>
@@ -15,6 +17,8 @@
 
 namespace berth {
 
+class Manifest;
+
 // What a new daemon found of the old one's.
 struct Recovery {
     size_t weight_sets = 0;
@@ -22,6 +26,7 @@ struct Recovery {
     size_t instances = 0;
     size_t instances_alive = 0;
     size_t operations = 0;
+    size_t copies = 0; // in the tiers below the devices
 };
 
 // Carries out what was decided: loaders, descriptors, processes, commands, timers, records. Every
@@ -61,11 +66,13 @@ class NodeActor final : public DecisionLoop::Actor {
     void operation_done(const node::Operation& operation);
     DecisionRecord remember(const node::Decision& decision);
     void put_set(const ResidentSet& set, KeeperLink::Then then);
+    void remember_hash(const std::string& id, const Manifest& manifest);
     void put_gate(const node::DeviceId& device);
     void refill();
 
     void adopt_entries(std::vector<KeptEntry> entries, const StoredState& stored,
                        Recovery& recovery);
+    void adopt_images(const StoredState& stored, Recovery& recovery);
     void adopt_set(KeptEntry entry, const StoredState& stored, Recovery& recovery);
     void recover_instances(const StoredState& stored, Recovery& recovery);
     void recover_operations(const StoredState& stored, Recovery& recovery);
@@ -76,8 +83,10 @@ class NodeActor final : public DecisionLoop::Actor {
     KeeperLink keeper_;
     ProcessTable processes_;
     LoaderRuns loaders_;
+    TierRuns tiers_;
     Timers timers_;
     AttachDesk attach_;
+    PublishDesk publish_;
     EngineDesk engines_;
     // Of processes about to be started: in their records before they exist.
     std::map<node::InstanceName, std::string> tokens_;

@@ -13,6 +13,7 @@
 #include "scheduler/act/metrics.h"
 #include "scheduler/act/operation_log.h"
 #include "scheduler/act/worker_pool.h"
+#include "scheduler/node/tiers.h"
 
 #include <deque>
 #include <map>
@@ -37,9 +38,14 @@ struct NodeContext {
     std::string nvml_absent;          // why
     // What each device's weight sets are made for.
     std::map<node::DeviceId, protocol::Environment> environments;
-    std::vector<node::DeviceId> device_order;    // as configured; the first is the default
-    std::unique_ptr<SystemdStore> systemd_store; // null: berth-keeper; the actor takes it
-    Catalogue catalogue;
+    std::vector<node::DeviceId> device_order;       // as configured; the first is the default
+    std::unique_ptr<SystemdStore> systemd_store;    // null: berth-keeper; the actor takes it
+    Catalogue catalogue;                            // of the devices
+    Catalogue host_tier;                            // copies below them, which nobody attaches to
+    std::map<std::string, std::string> deep_hashes; // by weight set, made when it was loaded
+    Catalogue& catalogue_of(std::string_view device) {
+        return device == node::kHostTier.value ? host_tier : catalogue;
+    }
     GatePages gates;
     EventLog events;
     OperationLog operations;

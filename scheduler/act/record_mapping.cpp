@@ -179,6 +179,10 @@ PlacementRecord to_record(const node::WeightSet& set) {
     row.extra = json::serialize(json::object{
         {"pinned", set.pinned},
         {"dtype", set.keys.empty() ? "auto" : set.keys.begin()->dtype},
+        {"quantization", set.keys.empty() ? "none" : set.keys.begin()->quantization},
+        {"source", set.source},
+        {"madeOn", set.made_on.value},
+        {"file", set.file},
     });
     return row;
 }
@@ -197,6 +201,10 @@ node::WeightsAdopted adopted_from(const PlacementRecord& record) {
         reader.allow_unknown();
         event.pinned = reader.boolean("pinned", false);
         event.dtype = reader.string("dtype", "auto");
+        event.quantization = reader.string("quantization", "none");
+        event.source = reader.string("source", "");
+        event.made_on = node::DeviceId(reader.string("madeOn", ""));
+        event.file = reader.string("file", "");
     }
     return event;
 }

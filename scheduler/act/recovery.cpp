@@ -4,9 +4,13 @@
 #include "scheduler/act/node_actor.h"
 
 #include "base/log.h"
+#include "engine_shim/protocol/published.h"
+#include "scheduler/act/deep_hash.h"
 #include "scheduler/act/record_mapping.h"
 
 #include <fmt/format.h>
+
+#include <cstring>
 
 namespace berth {
 
@@ -17,6 +21,10 @@ Result<Recovery> NodeActor::recover(const std::vector<node::DeviceSeen>& devices
         context_.post(device);
     BERTH_ASSIGN(std::vector<KeptEntry> entries, keeper_.start());
     adopt_entries(std::move(entries), stored, recovery);
+    adopt_images(stored, recovery);
+    for (const MetaRecord& record : stored.meta)
+        if (record.key.starts_with(kDeepHashKey))
+            context_.deep_hashes[record.key.substr(std::strlen(kDeepHashKey))] = record.value;
     for (const node::DeviceSeen& device : devices) {
         if (context_.gates.find(device.id) != nullptr)
             continue;
@@ -51,7 +59,8 @@ void NodeActor::adopt_set(KeptEntry entry, const StoredState& stored, Recovery& 
         log::error("the keeper's '{}': {}, ignoring", entry.key, set.error().message);
         return;
     }
-    if (!context_.environments.contains(node::DeviceId(set->device))) {
+    const bool is_copy = set->device == node::kHostTier.value;
+    if (!is_copy && !context_.environments.contains(node::DeviceId(set->device))) {
         log::warn("weights id={} lie on device {}, which this node no longer has: left with the "
                   "keeper",
                   set->id, set->device);
@@ -66,18 +75,32 @@ void NodeActor::adopt_set(KeptEntry entry, const StoredState& stored, Recovery& 
     event.fingerprint = set->fingerprint;
     event.device = node::DeviceId(set->device);
     event.bytes = set->bytes();
+    if (protocol::is_published_document(set->fingerprint_json)) {
+        // Its key leads to it, not the path that it was made from.
+        const node::LoadKey key = node::published_key(event.id, event.device);
+        event.path = key.path;
+        event.dtype = key.dtype;
+    }
     if (event.path.empty())
         event.path = set->path;
     if (event.model.empty())
         event.model = node::ModelName(set->model);
     event.pinned = event.pinned || set->pinned;
-    ++recovery.weight_sets;
-    recovery.weight_bytes += event.bytes;
-    if (auto added = context_.catalogue.add(std::move(*set)); !added) {
+    recovery.copies += is_copy ? 1 : 0;
+    recovery.weight_sets += is_copy ? 0 : 1;
+    recovery.weight_bytes += is_copy ? 0 : event.bytes;
+    if (auto added = context_.catalogue_of(set->device).add(std::move(*set)); !added) {
         log::error("weights id={}: {}, ignoring", event.id.value, added.error().message);
         return;
     }
     context_.post(std::move(event));
+}
+
+void NodeActor::adopt_images(const StoredState& stored, Recovery& recovery) {
+    for (node::WeightsAdopted& image : find_images(stored)) {
+        ++recovery.copies;
+        context_.post(std::move(image));
+    }
 }
 
 void NodeActor::recover_instances(const StoredState& stored, Recovery& recovery) {

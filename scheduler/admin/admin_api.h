@@ -54,6 +54,7 @@ class AdminApi {
     boost::asio::awaitable<http::Response> preempt(http::Request request);
     boost::asio::awaitable<http::Response> resume(http::Request request);
     boost::asio::awaitable<http::Response> load(http::Request request);
+    boost::asio::awaitable<void> look_for_changes(node::LoadRequested wanted);
     boost::asio::awaitable<http::Response> pin(http::Request request, bool pinned);
     boost::asio::awaitable<http::Response> evict(http::Request request);
     boost::asio::awaitable<http::Response> verify(http::Request request);

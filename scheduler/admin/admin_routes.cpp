@@ -239,6 +239,7 @@ asio::awaitable<Response> AdminApi::node(Request) {
                        {"devices", views::devices(context, driver)},
                        {"instances", views::instances(context.state())},
                        {"weights", views::weights(context)},
+                       {"tiers", views::tiers(context)},
                        {"rssBytes", views::resident_bytes()}};
     co_return http::json_response(shown);
 }

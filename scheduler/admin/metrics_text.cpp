@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace berth {
@@ -73,6 +74,20 @@ void device_metrics(Text& text, const NodeContext& context) {
     }
 }
 
+void tier_metrics(Text& text, const NodeContext& context) {
+    text.head("berth_tier_bytes", "gauge", "Bytes of copies below the devices, and their limits.");
+    for (const node::DeviceId& tier : {node::kHostTier, node::kImageTier}) {
+        const node::TierUsage usage = node::tier_usage(context.state(), tier);
+        auto put = [&](const char* kind, uint64_t bytes) {
+            text.line("berth_tier_bytes", fmt::format("tier=\"{}\",kind=\"{}\"", tier.value, kind),
+                      bytes);
+        };
+        put("limit", usage.limit_bytes);
+        put("used", usage.used_bytes);
+        put("making", usage.making_bytes);
+    }
+}
+
 void instance_metrics(Text& text, const NodeContext& context) {
     text.head("berth_instances", "gauge", "Instances by state.");
     std::map<std::string, uint64_t> by_state;
@@ -97,12 +112,29 @@ std::string metrics_text(const NodeContext& context, const std::string& version)
     Text text;
     device_metrics(text, context);
     instance_metrics(text, context);
+    tier_metrics(text, context);
+    const auto& sets = context.state().weights;
     text.head("berth_weight_sets", "gauge", "Resident weight sets.");
-    text.line("berth_weight_sets", "", context.state().weights.size());
+    text.line("berth_weight_sets", "", std::count_if(sets.begin(), sets.end(), [](const auto& one) {
+                  return !node::is_tier(one.first.first);
+              }));
+    text.head("berth_weight_loads_total", "counter",
+              "Weight sets that became resident, by where their bytes came from.");
+    for (const auto& [source, count] : context.metrics.weight_loads)
+        text.line("berth_weight_loads_total", fmt::format("source=\"{}\"", label(source)), count);
     text.head("berth_operations_total", "counter", "Operations that have ended.");
     for (const auto& [key, count] : context.metrics.operations)
         text.line("berth_operations_total",
                   fmt::format("kind=\"{}\",state=\"{}\"", key.first, key.second), count);
+    text.head("berth_private_loads_total", "counter",
+              "Weights that engines loaded for themselves, by why the shared ones would not do.");
+    for (const auto& [reason, count] : context.metrics.private_loads)
+        text.line("berth_private_loads_total", fmt::format("reason=\"{}\"", label(reason)), count);
+    text.head("berth_sets_published_total", "counter", "Weight sets that engines have published.");
+    text.line("berth_sets_published_total", "", context.metrics.sets_published);
+    text.head("berth_canaries_total", "counter", "Canaries that engines have reported.");
+    for (const auto& [outcome, count] : context.metrics.canaries)
+        text.line("berth_canaries_total", fmt::format("outcome=\"{}\"", outcome), count);
     text.head("berth_attach_seconds", "histogram", "From an attach request to its reply.");
     text.histogram("berth_attach_seconds", "", context.metrics.attach_seconds);
     text.head("berth_preempt_seconds", "histogram", "From a preemption's start to its bytes free.");

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "cache/weights/fingerprint.h"
 #include "scheduler/admin/views.h"
 #include "scheduler/admin/wait.h"
 
@@ -10,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 namespace berth {
@@ -75,6 +77,7 @@ struct CommonBody {
     std::string reason;
     std::string request_id;
     bool dry_run = false;
+    bool drop = false; // evict: the copies below too
 };
 
 Result<CommonBody> read_common(const Request& request) {
@@ -84,6 +87,7 @@ Result<CommonBody> read_common(const Request& request) {
     body.reason = reader.string("reason", "");
     body.request_id = reader.string("requestId", "");
     body.dry_run = reader.boolean("dryRun", false);
+    body.drop = reader.boolean("drop", false);
     (void)reader.any("mode");
     (void)reader.any("gracePeriod");
     BERTH_TRY(reader.finish());
@@ -213,6 +217,35 @@ void AdminApi::add_weight_routes(http::Router& router) {
            [this](Request request) { return verify(std::move(request)); });
 }
 
+// A set whose checkpoint has changed is no answer to a load.
+asio::awaitable<void> AdminApi::look_for_changes(node::LoadRequested wanted) {
+    const node::NodeState& state = parts_.context.state();
+    std::string path = wanted.path;
+    if (const auto* model = state.documents.find_model(wanted.model.value))
+        path = model->path;
+    std::vector<node::WeightsStale> sets;
+    for (const auto& [key, set] : state.weights)
+        if (!set.dropping && !node::is_tier(set.device) &&
+            std::ranges::any_of(set.keys, [&](const auto& one) { return one.path == path; }))
+            sets.push_back({set.id, set.device, path, ""});
+    if (state.policy.attach.on_change != policies::OnChange::kReload)
+        co_return;
+    for (node::WeightsStale& stale : sets) {
+        const ResidentSet* set = parts_.context.catalogue.find(stale.set.value, stale.device.value);
+        if (set == nullptr)
+            continue;
+        auto look = [document = set->fingerprint_json, path] {
+            return changes_on_disk(document, path);
+        };
+        Result<std::vector<FieldDifference>> changes =
+            co_await run_on(parts_.context.io, parts_.actor.workers(), look);
+        if (!changes || changes->empty())
+            continue;
+        stale.differences = difference_table(*changes);
+        parts_.context.post(stale);
+    }
+}
+
 asio::awaitable<Response> AdminApi::load(Request request) {
     auto document = body_of(request);
     if (!document)
@@ -222,11 +255,14 @@ asio::awaitable<Response> AdminApi::load(Request request) {
     event.model = node::ModelName(reader.string("model", ""));
     event.path = reader.string("path", "");
     event.dtype = reader.string("dtype", "auto");
+    event.quantization = reader.string("quantization", "none");
     event.device = node::DeviceId(reader.string("device", ""));
     std::string request_id = reader.string("requestId", "");
     (void)reader.boolean("dryRun", false);
     if (event.model.empty() == event.path.empty())
         reader.refuse("model", "give either model or path");
+    if (event.quantization != "none" && event.quantization != "fp8-block")
+        reader.refuse("quantization", "expected none or fp8-block");
     if (!event.path.empty() && !std::filesystem::path(event.path).is_absolute())
         reader.refuse("path", "expected an absolute path");
     if (auto read = reader.finish(); !read)
@@ -242,6 +278,7 @@ asio::awaitable<Response> AdminApi::load(Request request) {
                   fmt::format("no Model is named '{}': name one of the policy's, or give a path",
                               event.model.value),
                   "UnknownModel", 0});
+    co_await look_for_changes(event);
     co_return co_await begin(request_id, std::move(event));
 }
 
@@ -266,7 +303,8 @@ asio::awaitable<Response> AdminApi::evict(Request request) {
     node::WeightsEvict event;
     event.set = node::WeightSetId(request.params["id"]);
     event.dry_run = body->dry_run;
-    if (parts_.context.catalogue.find(event.set.value) == nullptr)
+    event.drop = body->drop;
+    if (node::places_of(parts_.context.state(), event.set).empty())
         co_return http::error_response(Error{
             ErrorCode::kNotFound, fmt::format("no weight set '{}' is resident", event.set.value),
             "NotResident", 0});

@@ -47,6 +47,11 @@ Result<RunPtr> start_verify(NodeContext& context, const ResidentSet& set,
     for (const Segment& segment : set.segments)
         segment_bytes.emplace_back(segment.bytes);
     json::object request{{"device", set.device}, {"segment_bytes", std::move(segment_bytes)}};
+    std::vector<int> descriptors = set.descriptors();
+    if (const GateFds* gate = context.gates.find(node::DeviceId(set.device))) {
+        request["gate"] = true;
+        descriptors.push_back(gate->read_only.get());
+    }
     auto run = std::make_shared<VerifyRun>();
     BERTH_ASSIGN(run->process, Process::spawn(options));
     // Reaps it whenever it ends; the run lives until then.
@@ -62,8 +67,18 @@ Result<RunPtr> start_verify(NodeContext& context, const ResidentSet& set,
         done->cancel();
     };
     run->channel = PacketChannel::open(context.io, std::move(ends.first), std::move(handlers));
-    run->channel->send(json::serialize(request), set.descriptors());
+    run->channel->send(json::serialize(request), descriptors);
     return run;
+}
+
+// What the hash that was made at the load says of the one made now.
+std::string deep_verdict(const NodeContext& context, const std::string& id,
+                         const std::string& found) {
+    auto known = context.deep_hashes.find(id);
+    if (known == context.deep_hashes.end())
+        return "none was stored when it was loaded";
+    return known->second == found ? "as it was loaded"
+                                  : "the one stored when it was loaded is " + known->second;
 }
 
 } // namespace
@@ -76,6 +91,16 @@ asio::awaitable<Response> AdminApi::verify(Request request) {
         co_return http::error_response(Error{
             ErrorCode::kNotFound,
             fmt::format("no weight set '{}' is resident", request.params["id"]), "NotResident", 0});
+    bool deep = false;
+    if (!request.body.empty()) {
+        auto document = json::parse(request.body, "the request's body");
+        if (!document)
+            co_return http::error_response(document.error());
+        json::Reader reader(*document, "the request's body");
+        deep = reader.boolean("deep", false);
+        if (auto read = reader.finish(); !read)
+            co_return http::error_response(read.error());
+    }
     auto started = std::chrono::steady_clock::now();
     std::string id = set->id;
     auto done = std::make_shared<asio::steady_timer>(context.io, started + kVerifyMax);
@@ -98,6 +123,12 @@ asio::awaitable<Response> AdminApi::verify(Request request) {
     if (const json::value* error = shown.if_contains("error"))
         co_return http::error_response(json::to_error(*error));
     bool sound = shown.at("mismatchedCount").to_number<uint64_t>() == 0;
+    if (deep) {
+        std::string hash(shown.at("deepHash").as_string());
+        shown["deepVerdict"] = deep_verdict(context, id, hash);
+        auto stored = context.deep_hashes.find(id);
+        sound = sound && (stored == context.deep_hashes.end() || stored->second == hash);
+    }
     shown["id"] = id;
     shown["ok"] = sound;
     shown["ms"] =
@@ -106,8 +137,8 @@ asio::awaitable<Response> AdminApi::verify(Request request) {
     context.note(!sound, "weights/" + id, sound ? "Verified" : "ChecksumMismatch",
                  sound
                      ? "every checksum is as it was loaded"
-                     : fmt::format("{} tensors differ from what was loaded: evict the set and load "
-                                   "it again",
+                     : fmt::format("{} tensors differ from what was loaded, or the deep hash does: "
+                                   "evict the set with --drop and load it again",
                                    shown.at("mismatchedCount").to_number<uint64_t>()));
     co_return http::json_response(shown);
 }

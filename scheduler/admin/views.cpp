@@ -6,6 +6,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <unistd.h>
 
@@ -53,6 +54,14 @@ json::object counters_json(const node::Counters& counters) {
             {"batchTotal", counters.batch_total}};
 }
 
+std::string_view state_word(const node::WeightSet& set) {
+    if (set.dropping)
+        return "Dropping";
+    if (node::is_tier(set.device))
+        return set.device == node::kHostTier ? "HostTier" : "Image";
+    return set.stale ? "Stale" : "Resident";
+}
+
 json::object resident_json(const NodeContext& context, const node::WeightSet& set) {
     json::object shown{{"id", set.id.value},
                        {"fingerprint", set.fingerprint},
@@ -61,7 +70,7 @@ json::object resident_json(const NodeContext& context, const node::WeightSet& se
                        {"device", set.device.value},
                        {"bytes", set.bytes},
                        {"tensors", 0},
-                       {"state", set.dropping ? "Dropping" : "Resident"},
+                       {"state", state_word(set)},
                        {"pinned", set.pinned},
                        {"progress", nullptr},
                        {"loadedMs", nullptr}};
@@ -69,12 +78,25 @@ json::object resident_json(const NodeContext& context, const node::WeightSet& se
     for (const std::string& holder : node::lease_holders(context.state(), set))
         leases.emplace_back(holder);
     shown["leases"] = leases.size();
+    json::array tiers;
+    for (const node::DeviceId& place : node::places_of(context.state(), set.id))
+        tiers.emplace_back(place.value);
+    shown["tiers"] = std::move(tiers);
+    shown["loadedFrom"] = set.source;
+    shown["image"] = "";
+    if (const auto* image = node::find_set(context.state(), set.id, node::kImageTier))
+        shown["image"] = image->file;
+    const auto hash = context.deep_hashes.find(set.id.value);
+    shown["deepHash"] = hash == context.deep_hashes.end() ? "" : hash->second;
     shown["holders"] = std::move(leases);
-    for (const ResidentSet* resident : context.catalogue.all()) {
+    const bool in_tier = set.device == node::kHostTier;
+    for (const ResidentSet* resident : (in_tier ? context.host_tier : context.catalogue).all()) {
         if (resident->id != set.id.value || resident->device != set.device.value)
             continue;
         shown["tensors"] = resident->tensors;
-        if (resident->path != "" && set.keys.empty())
+        const bool published = !set.keys.empty() && node::is_published(*set.keys.begin());
+        shown["published"] = published;
+        if (published || (resident->path != "" && set.keys.empty()))
             shown["path"] = resident->path;
         shown["loadedAt"] = timestamp(resident->loaded_at_ms);
         shown["bytesRead"] = resident->bytes_read;
@@ -91,21 +113,38 @@ json::object resident_json(const NodeContext& context, const node::WeightSet& se
     return shown;
 }
 
+// How far a load is, and at its rate since Go how long it will go on.
+json::object progress_json(const node::Load& load) {
+    json::object progress{{"phase", load.phase},
+                          {"bytesDone", load.bytes_done},
+                          {"bytesTotal", load.bytes_total},
+                          {"bytesPerSecond", nullptr},
+                          {"secondsLeft", nullptr}};
+    const std::chrono::duration<double> passed = load.progress_at - load.placed_at;
+    if (!load.placed || passed.count() <= 0 || load.bytes_done == 0)
+        return progress;
+    const double rate = static_cast<double>(load.bytes_done) / passed.count();
+    const uint64_t left = load.bytes_total - std::min(load.bytes_total, load.bytes_done);
+    progress["bytesPerSecond"] = static_cast<uint64_t>(rate);
+    progress["secondsLeft"] = static_cast<double>(left) / rate;
+    return progress;
+}
+
 json::object load_json(const node::Load& load) {
-    return {
-        {"id", fmt::format("load-{}", static_cast<uint64_t>(load.id))},
-        {"fingerprint", ""},
-        {"model", load.model.value},
-        {"path", load.key.path},
-        {"device", load.key.device.value},
-        {"bytes", load.weight_bytes},
-        {"tensors", 0},
-        {"state", "Loading"},
-        {"pinned", false},
-        {"leases", 0},
-        {"progress",
-         {{"phase", load.phase}, {"bytesDone", load.bytes_done}, {"bytesTotal", load.bytes_total}}},
-        {"loadedMs", nullptr}};
+    return {{"id", fmt::format("load-{}", static_cast<uint64_t>(load.id))},
+            {"fingerprint", ""},
+            {"model", load.model.value},
+            {"path", load.key.path},
+            {"device", load.key.device.value},
+            {"bytes", load.weight_bytes},
+            {"tensors", 0},
+            {"state", load.is_private ? "Private" : "Loading"},
+            {"loadedFrom", load.source.empty() ? "checkpoint" : load.source.value},
+            {"holder", load.holder},
+            {"pinned", false},
+            {"leases", 0},
+            {"progress", progress_json(load)},
+            {"loadedMs", nullptr}};
 }
 
 } // namespace
@@ -152,6 +191,22 @@ json::object device(const NodeContext& context, const node::Device& device,
     return shown;
 }
 
+json::array tiers(const NodeContext& context) {
+    json::array listed;
+    for (const node::DeviceId& tier : {node::kHostTier, node::kImageTier}) {
+        const node::TierUsage usage = node::tier_usage(context.state(), tier);
+        const bool is_image = tier == node::kImageTier;
+        listed.push_back(json::object{
+            {"name", tier.value},
+            {"folder", is_image ? context.state().policy.memory.image_dir : std::string()},
+            {"limitBytes", usage.limit_bytes},
+            {"usedBytes", usage.used_bytes},
+            {"makingBytes", usage.making_bytes},
+            {"copies", usage.copies}});
+    }
+    return listed;
+}
+
 json::array devices(const NodeContext& context, const DriverBytes& driver) {
     json::array listed;
     for (const node::DeviceId& id : context.device_order)
@@ -162,10 +217,18 @@ json::array devices(const NodeContext& context, const DriverBytes& driver) {
 
 json::array weights(const NodeContext& context) {
     json::array listed;
-    for (const auto& [key, set] : context.state().weights)
-        listed.push_back(resident_json(context, set));
-    for (const auto& [id, load] : context.state().loads)
-        if (!load.sealed && load.state != node::Load::State::kEnding)
+    const node::NodeState& state = context.state();
+    for (const auto& [key, set] : state.weights)
+        if (!node::is_tier(set.device))
+            listed.push_back(resident_json(context, set));
+    // Copies show with the set that they are of, or as themselves when no device has it.
+    for (const auto& [key, set] : state.weights) {
+        const std::vector<node::DeviceId> places = node::places_of(state, set.id);
+        if (node::is_tier(set.device) && !places.empty() && places.front() == set.device)
+            listed.push_back(resident_json(context, set));
+    }
+    for (const auto& [id, load] : state.loads)
+        if (!load.sealed && load.copy_to.empty() && load.state != node::Load::State::kEnding)
             listed.push_back(load_json(load));
     return listed;
 }
@@ -193,6 +256,7 @@ json::object instance(const node::Instance& instance, node::TimePoint now) {
             {"overheadBytes", instance.overhead_bytes},
             {"hostBytes", instance.host_bytes},
             {"weightSet", instance.weights ? instance.weights->value : ""},
+            {"weights", instance.weights_source},
             {"starts", instance.starts},
             {"restarts", instance.restarts},
             {"phases", phases_map(instance.phases)},

@@ -18,6 +18,7 @@ std::string timestamp(int64_t wall_ms); // "2024-05-01T12:00:00.123Z"
 
 json::object device(const NodeContext& context, const node::Device& device,
                     const DriverBytes& driver);
+json::array tiers(const NodeContext& context); // below the devices
 json::array devices(const NodeContext& context, const DriverBytes& driver);
 
 json::array weights(const NodeContext& context);

@@ -23,6 +23,7 @@ constexpr const char* kExamples =
     "  berth preempt nightly --mode Offload --wait   back when the bytes are free\n"
     "  berth resume nightly --wait\n"
     "  berth load /models/qwen3-8b --wait            with its progress\n"
+    "  berth plan weights /models/qwen3-8b --tp 2    what each rank would get\n"
     "  berth apply -f policy.yaml                    change the policy of a running node\n"
     "  berth events --follow\n"
     "  berth bench attach --model qwen3-8b --json\n"
@@ -35,6 +36,7 @@ struct Words {
     std::string kind, name;
     EventOptions events;
     ChangeOptions change;
+    PlanOptions plan;
     std::vector<std::string> files;
     bench::Options bench;
     std::function<Status()> run;
@@ -126,6 +128,8 @@ void add_changes(CLI::App& app, const WordsPtr& words) {
     common(in, "A Model of the policy, or a checkpoint's folder (with a '/')");
     in->add_option("--device", w->change.device, "The device; the node's first if none");
     in->add_option("--dtype", w->change.dtype, "auto, bfloat16, float32, ...");
+    in->add_option("--quantization", w->change.quantization,
+                   "none, or fp8-block: FP8 by blocks of 128 x 128 on the way in");
     for (const char* verb : {"pin", "unpin", "evict"}) {
         CLI::App* change = add_command(
             app, verb,
@@ -136,10 +140,15 @@ void add_changes(CLI::App& app, const WordsPtr& words) {
         change->add_option("weights", w->change.name, "Id, the start of one, or a model")
             ->required();
         change->add_flag("--dry-run", w->change.dry_run, "Say what would be done");
+        if (verb[0] == 'e')
+            change->add_flag("--drop", w->change.drop,
+                             "Remove its copies in host memory and on the disk too");
     }
     CLI::App* check =
         add_command(app, "verify", "Compare a weight set's bytes with its checksums", words,
-                    [w](const Session& s) { return verify(s, w->change.name); });
+                    [w](const Session& s) { return verify(s, w->change.name, w->change.deep); });
+    check->add_flag("--deep", w->change.deep,
+                    "Compare a hash of all bytes with the one made at the load too");
     check->add_option("weights", w->change.name, "Id, the start of one, or a model")->required();
 }
 
@@ -155,6 +164,27 @@ void add_policy(CLI::App& app, const WordsPtr& words) {
     check->fallthrough();
     check->add_option("-f,--file,files", w->files, "Files, and folders of them")->required();
     check->callback([w] { w->run = [w] { return validate(w->chosen_format(), w->files); }; });
+}
+
+void add_plan(CLI::App& app, const WordsPtr& words) {
+    Words* w = words.get();
+    CLI::App* plan = app.add_subcommand("plan", "What would happen, without doing it");
+    plan->fallthrough();
+    plan->require_subcommand(1);
+    CLI::App* weights = plan->add_subcommand(
+        "weights", "Check a checkpoint and show what each rank would get of it");
+    weights->fallthrough();
+    weights->add_option("checkpoint", w->plan.path, "Its folder, or one safetensors file")
+        ->required();
+    weights->add_option("--tp", w->plan.parallelism.tensor, "Ranks that share each layer");
+    weights->add_option("--pp", w->plan.parallelism.pipeline, "Pipeline stages");
+    weights->add_option("--dp", w->plan.parallelism.data, "Replicas that share the experts");
+    weights->add_option("--ep", w->plan.parallelism.expert, "Groups with experts of their own");
+    weights->add_option("--quantization", w->plan.quantization, "none or fp8-block")
+        ->capture_default_str();
+    weights->add_option("--dtype", w->plan.dtype, "auto, bfloat16 or float32")
+        ->capture_default_str();
+    weights->callback([w] { w->run = [w] { return plan_weights(w->chosen_format(), w->plan); }; });
 }
 
 void add_bench(CLI::App& app, const WordsPtr& words) {
@@ -182,6 +212,15 @@ void add_bench(CLI::App& app, const WordsPtr& words) {
                 command->add_option("--weights", w->bench.weights, "Or a weight set's id");
                 command->add_option("--socket", w->bench.socket, "Where engines attach")
                     ->envname("BERTH_SOCKET");
+            } else if (option == "checkpoint") {
+                command->add_option("--checkpoint", w->bench.checkpoint, "A model's folder")
+                    ->required();
+                command->add_option("--device", w->bench.device, "host-N, cuda or a GPU's UUID")
+                    ->capture_default_str();
+            } else if (option == "image") {
+                command->add_option("--image-dir", w->bench.image_dir,
+                                    "Where the image is written for the time of the bench; "
+                                    "default: beside the checkpoint");
             } else if (option == "config") {
                 command->add_option("--config", w->bench.config, "The file to start berthd with")
                     ->required();
@@ -212,6 +251,7 @@ Invocation read_arguments(int argc, char** argv) {
     add_looks(app, words);
     add_changes(app, words);
     add_policy(app, words);
+    add_plan(app, words);
     add_bench(app, words);
     try {
         app.parse(argc, argv);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cache/weights/parallel.h"
 #include "scheduler/cli/admin_client.h"
 #include "scheduler/cli/output.h"
 
@@ -39,8 +40,11 @@ struct ChangeOptions {
     std::string request_id;
     std::string device; // of a load
     std::string dtype;
+    std::string quantization;
     bool wait = false;
     bool dry_run = false;
+    bool drop = false; // evict
+    bool deep = false; // verify
 };
 Status preempt(const Session& session, const ChangeOptions& options);
 Status resume(const Session& session, const ChangeOptions& options);
@@ -48,10 +52,18 @@ Status load(const Session& session, const ChangeOptions& options);
 // `verb` is pin, unpin or evict.
 Status change_weights(const Session& session, const std::string& verb,
                       const ChangeOptions& options);
-Status verify(const Session& session, const std::string& name);
+Status verify(const Session& session, const std::string& name, bool deep);
 
 Status apply(const Session& session, const std::vector<std::string>& files, bool dry_run);
-// Local: no daemon is asked.
+// How a checkpoint would be divided among ranks, checked without loading it.
+struct PlanOptions {
+    std::string path;
+    Parallelism parallelism;
+    std::string quantization = "none";
+    std::string dtype = "auto";
+};
+// Local, as validate: no daemon is asked.
+Status plan_weights(Format format, const PlanOptions& options);
 Status validate(Format format, const std::vector<std::string>& paths);
 
 // A weight set's id from its id, the start of one, or its model's name.

@@ -75,6 +75,8 @@ json::object body_of(const ChangeOptions& options) {
     add("requestId", options.request_id);
     if (options.dry_run)
         body["dryRun"] = true;
+    if (options.drop)
+        body["drop"] = true;
     return body;
 }
 

@@ -72,9 +72,21 @@ Table devices_table(const json::array& items) {
     return table;
 }
 
+// The tiers below the devices that have a copy.
+std::string tiers_at(const json::object& item) {
+    std::string text;
+    const auto* places = item.if_contains("tiers");
+    if (places == nullptr || !places->is_array())
+        return text;
+    for (const json::value& place : places->get_array())
+        if (place.is_string() && (place == "host-tier" || place == "image"))
+            text += (text.empty() ? "" : ",") + std::string(std::string_view(place.get_string()));
+    return text;
+}
+
 Table weights_table(const json::array& items) {
     Table table({"ID", "MODEL", "STATE", "DEVICE", "SIZE", "TENSORS", "LEASES", "PINNED",
-                 "LOADED IN", "PATH"});
+                 "LOADED IN", "FROM", "TIERS", "PATH"});
     for (const json::value& value : items) {
         const json::object& item = value.get_object();
         std::string state = text_at(item, "state");
@@ -84,12 +96,15 @@ Table weights_table(const json::array& items) {
             uint64_t total = number_at(loading, "bytesTotal");
             if (total > 0)
                 state += fmt::format(" {}%", number_at(loading, "bytesDone") * 100 / total);
+            if (double left = real_at(loading, "secondsLeft"); left > 0)
+                state +=
+                    fmt::format(" {}/s, {:.0f} s left", bytes_at(loading, "bytesPerSecond"), left);
         }
         table.add({text_at(item, "id"), text_at(item, "model"), state, text_at(item, "device"),
                    bytes_at(item, "bytes"), std::to_string(number_at(item, "tensors")),
                    std::to_string(number_at(item, "leases")),
                    flag_at(item, "pinned") ? "yes" : "no", ms_at(item, "loadedMs"),
-                   text_at(item, "path")});
+                   text_at(item, "loadedFrom"), tiers_at(item), text_at(item, "path")});
     }
     return table;
 }

@@ -90,6 +90,16 @@ Status show_status(const Session& session) {
         number_at(keeper, "entries"), number_at(keeper, "restarts"), number_at(node, "sessions")));
     print_section("DEVICES", table_of(Kind::kDevices, array_at(node, "devices")));
     print_section("WEIGHTS", table_of(Kind::kWeights, array_at(node, "weights")));
+    Table tiers({"TIER", "LIMIT", "USED", "COPIES", "FOLDER"});
+    for (const json::value& value : array_at(node, "tiers")) {
+        const json::object& tier = value.get_object();
+        if (number_at(tier, "limitBytes") > 0)
+            tiers.add({text_at(tier, "name"), format_bytes(number_at(tier, "limitBytes")),
+                       format_bytes(number_at(tier, "usedBytes")),
+                       std::to_string(number_at(tier, "copies")), text_at(tier, "folder")});
+    }
+    if (!tiers.empty())
+        print_section("TIERS", tiers);
     print_section("INSTANCES", table_of(Kind::kInstances, array_at(node, "instances")));
     return {};
 }

@@ -62,6 +62,8 @@ Status load(const Session& session, const ChangeOptions& options) {
         body["device"] = options.device;
     if (!options.dtype.empty())
         body["dtype"] = options.dtype;
+    if (!options.quantization.empty())
+        body["quantization"] = options.quantization;
     if (!options.request_id.empty())
         body["requestId"] = options.request_id;
     auto started = std::chrono::steady_clock::now();
@@ -113,11 +115,11 @@ Result<std::string> weight_set_id(const AdminClient& client, const std::string& 
     return fitting.front();
 }
 
-Status verify(const Session& session, const std::string& name) {
+Status verify(const Session& session, const std::string& name, bool deep) {
     BERTH_ASSIGN(std::string id, weight_set_id(session.client, name));
     BERTH_ASSIGN(json::value reply,
                  session.client.post(fmt::format("/v1/weights/{}:verify", http::percent_encode(id)),
-                                     {}, kVerifyMax));
+                                     json::object{{"deep", deep}}, kVerifyMax));
     if (!reply.is_object())
         return fail(ErrorCode::kCorrupt, "berthd's reply to a verification is no object");
     const json::object& found = reply.get_object();
@@ -130,8 +132,17 @@ Status verify(const Session& session, const std::string& name) {
         print(fmt::format("weights/{}: {} tensors, {} checked in {}, {} differ\n", id,
                           number_at(found, "tensors"), format_bytes(number_at(found, "bytes")),
                           milliseconds_text(real_at(found, "ms")), differ));
+    if (deep && session.format == Format::kTable)
+        print(fmt::format("deep hash {}: {}\n", text_at(found, "deepHash"),
+                          text_at(found, "deepVerdict")));
     if (flag_at(found, "ok"))
         return {};
+    if (differ == 0)
+        return fail(ErrorCode::kCorrupt,
+                    fmt::format("weight set {}: its checksums are right for its bytes, but {}; "
+                                "evict it with --drop and load it again",
+                                id, text_at(found, "deepVerdict")),
+                    "DeepHashMismatch");
     std::string names;
     if (const auto* listed = found.if_contains("mismatched"); listed && listed->is_array())
         for (const json::value& one : listed->get_array())

@@ -3,6 +3,7 @@
 // adopted), instances and operations of the records, sockets, policies; from then on events.
 #include "scheduler/main/daemon.h"
 
+#include "base/descriptors.h"
 #include "base/http/server.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -21,7 +22,6 @@
 #include <csignal>
 #include <grp.h>
 #include <malloc.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 namespace berth {
@@ -32,12 +32,12 @@ namespace {
 
 // Descriptors are what this process is made of: as many as it may have.
 void raise_file_limit() {
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        log::warn("RLIMIT_NOFILE stays at {}, ignoring", limit.rlim_cur);
+    auto limit = raise_descriptor_limit();
+    if (!limit)
+        log::warn("{}, going on with {}", limit.error().message, descriptor_limit());
+    else
+        log::info("descriptors soft={} hard={} (soft was {})", limit->soft, limit->hard,
+                  limit->before);
 }
 
 Status give_to_group(const std::string& path, const std::string& group_name) {

@@ -19,7 +19,20 @@ namespace berth::node {
 struct StartLoad {
     LoadId load{};
     LoadKey key;
-    ModelName model; // empty: by path
+    ModelName model;  // empty: by path
+    DeviceId source;  // the tier that it comes from; empty: the checkpoint
+    WeightSetId from; // the set there
+    std::string file; // of its image
+};
+// Copy a set from where it lies to a tier. To host memory as a load: -> LoadPlanned | LoadFailed,
+// ..., LoaderExited; to an image: -> ImageWritten | LoadFailed, LoaderExited.
+struct StartCopy {
+    LoadId load{};
+    WeightSetId set;
+    DeviceId source;
+    DeviceId made_on; // whose environment it is for
+    DeviceId to;
+    std::string file;
 };
 struct GoLoad { // -> LoadProgress*, LoadSealed | LoadFailed
     LoadId load{};
@@ -47,6 +60,14 @@ struct DropWeights {
 struct LoadFinished {
     LoadKey key;
     std::optional<WeightSetId> set;
+    std::optional<Error> error;
+};
+
+// For the engine that asked: its load, about which GoLoad, RefuseLoad, KillLoad and KeepWeights
+// speak from then on; or why there is none.
+struct PublicationAnswered {
+    uint64_t publication = 0;
+    std::optional<LoadId> load;
     std::optional<Error> error;
 };
 
@@ -134,10 +155,10 @@ struct Decision {
     bool carried_out = true; // false: the policy's mode is Observe or Off
 };
 
-using Action =
-    std::variant<StartLoad, GoLoad, RefuseLoad, KillLoad, KeepWeights, DropWeights, LoadFinished,
-                 StartProcess, TerminateProcess, StopProcess, KillProcess, SendCommand,
-                 ConfirmBytes, ArmTimer, CancelTimer, PersistInstance, ForgetInstance,
-                 PersistWeights, PersistOperation, OperationDone, EmitEvent, Decision>;
+using Action = std::variant<StartLoad, StartCopy, GoLoad, RefuseLoad, KillLoad, KeepWeights,
+                            DropWeights, LoadFinished, PublicationAnswered, StartProcess,
+                            TerminateProcess, StopProcess, KillProcess, SendCommand, ConfirmBytes,
+                            ArmTimer, CancelTimer, PersistInstance, ForgetInstance, PersistWeights,
+                            PersistOperation, OperationDone, EmitEvent, Decision>;
 
 } // namespace berth::node

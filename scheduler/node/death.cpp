@@ -26,6 +26,9 @@ void Step::process_gone(Instance& i) {
     i.token_sha256.clear();
     i.endpoint.clear();
     i.weights.reset();
+    i.weights_source.clear();
+    i.canary_due.reset();
+    i.canary_met.reset();
     i.device.reset();
     i.command.reset();
     i.late_command.reset();
@@ -67,6 +70,12 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
                                    "); its bytes are free",
                                "EngineDied", 0},
                          how, freed);
+    // Wrong answers do not become right by another try.
+    if (i.reason == "CanaryMismatch" &&
+        (was == InstanceState::kStarting || was == InstanceState::kRunning)) {
+        i.desired = Desired::kStopped;
+        return enter(i, InstanceState::kFailed, "", "CanaryMismatch", std::string(i.message));
+    }
     if (done || (clean && i.spec.restart != policies::RestartPolicy::kAlways &&
                  was != InstanceState::kPreempting)) {
         i.desired = Desired::kStopped;

@@ -14,7 +14,11 @@ std::string number(TimerId id) {
 
 struct Describe {
     std::string operator()(const StartLoad& a) const {
-        return "StartLoad " + a.key.path + " " + a.key.device.value;
+        return "StartLoad " + a.key.path + " " + a.key.device.value +
+               (a.source.empty() ? "" : " from " + a.source.value);
+    }
+    std::string operator()(const StartCopy& a) const {
+        return "StartCopy " + a.set.value + " " + a.source.value + " to " + a.to.value;
     }
     std::string operator()(const GoLoad& a) const { return "GoLoad " + number(a.load); }
     std::string operator()(const RefuseLoad& a) const {
@@ -28,6 +32,10 @@ struct Describe {
                (a.error ? a.error->reason
                 : a.set ? a.set->value
                         : "");
+    }
+    std::string operator()(const PublicationAnswered& a) const {
+        return "PublicationAnswered " + std::to_string(a.publication) + " " +
+               (a.error ? a.error->reason : number(*a.load));
     }
     std::string operator()(const StartProcess& a) const {
         return "StartProcess " + a.instance.value + " " + a.device.value + " " +

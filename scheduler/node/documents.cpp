@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/step.h"
+#include "scheduler/node/tiers.h"
 
 namespace berth::node {
 
 void Step::on(const DocumentsApplied& event) {
     const bool first = !s_.ready;
     s_.documents = event.documents;
+    const policies::MemorySpec before = s_.policy.memory;
     s_.policy = event.documents.effective_policy();
+    if (!(before == s_.policy.memory)) // what was no use to try may be now
+        for (auto& [key, set] : s_.weights)
+            set.copied.clear();
     s_.ready = true;
     for (const policies::InstanceSpec& spec : s_.documents.instances) {
         const InstanceName name(spec.name);
@@ -30,6 +35,8 @@ void Step::on(const DocumentsApplied& event) {
     for (const InstanceName& name : gone)
         remove(*find(name));
     for (auto& [key, set] : s_.weights) {
+        if (is_tier(set.device))
+            continue;
         for (const policies::ModelSpec& model : s_.documents.models) {
             if (!set.keys.contains(load_key(model, set.device)))
                 continue;

@@ -47,6 +47,7 @@ struct EngineStateChanged {
     std::string message;
     Phases phases;
     uint64_t grant_bytes = 0;
+    std::string weights; // "shared ID", "private (REASON)"; empty: nothing new
 };
 struct EngineReport {
     InstanceName instance;

@@ -74,12 +74,13 @@ struct DeadlineExpired {
 // berthd's own end: engines go on; nothing is decided any more.
 struct Shutdown {};
 
-using Event =
-    std::variant<DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered,
-                 OperationRecovered, LoadRequested, LoadPlanned, LoadProgress, LoadSealed,
-                 LoadFailed, LoaderExited, LeaseOpened, LeaseClosed, WeightsDropped, WeightsPin,
-                 WeightsEvict, ProcessStarted, ProcessStartFailed, ProcessExited, SessionOpened,
-                 SessionClosed, EngineStateChanged, EngineReport, CommandDone, BytesConfirmed,
-                 OperatorPreempt, OperatorResume, DeadlineExpired, Shutdown>;
+using Event = std::variant<DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered,
+                           OperationRecovered, LoadRequested, LoadPlanned, LoadProgress, LoadSealed,
+                           LoadFailed, LoaderExited, PublishRequested, PrivateLoadEnded,
+                           CanaryExpected, CanaryReported, LeaseOpened, LeaseClosed, WeightsDropped,
+                           WeightsStale, ImageWritten, WeightsPin, WeightsEvict, ProcessStarted,
+                           ProcessStartFailed, ProcessExited, SessionOpened, SessionClosed,
+                           EngineStateChanged, EngineReport, CommandDone, BytesConfirmed,
+                           OperatorPreempt, OperatorResume, DeadlineExpired, Shutdown>;
 
 } // namespace berth::node

@@ -33,6 +33,9 @@ struct Instance {
     std::string program;
     std::string endpoint;
     EngineState engine_state = EngineState::kUnknown;
+    std::string weights_source;            // "shared ID", "private (REASON)": the engine's word
+    std::optional<WeightSetId> canary_due; // whose canary it must reproduce to be Running
+    std::optional<WeightSetId> canary_met;
     Phases phases;
     Counters counters;
 

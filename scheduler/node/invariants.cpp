@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/reducer.h"
+#include "scheduler/node/tiers.h"
+
+#include <algorithm>
 
 namespace berth::node {
 
@@ -61,7 +64,8 @@ void check_progress(const NodeState& state, const Instance& i, Findings& wrong) 
     if (i.state == InstanceState::kLoading) {
         bool loads = false;
         for (const auto& [id, load] : state.loads)
-            loads = loads || (i.device == load.key.device && load.state != Load::State::kEnding);
+            loads = loads || (load.copy_to.empty() && i.device == load.key.device &&
+                              load.state != Load::State::kEnding);
         if (!loads)
             wrong.push_back(who + "waits for a load that is not under way");
     }
@@ -78,8 +82,40 @@ void check_weights(const NodeState& state, Findings& wrong) {
             wrong.push_back(name.value + " has a lease on weights that are not resident");
 }
 
+void check_tiers(const NodeState& state, Findings& wrong) {
+    for (const DeviceId& tier : {kHostTier, kImageTier}) {
+        const TierUsage now = tier_usage(state, tier);
+        if (now.used_bytes - now.leaving_bytes + now.making_bytes <= now.limit_bytes ||
+            (tier == kImageTier && state.policy.memory.image_dir.empty()))
+            continue;
+        bool reads = false; // what is read cannot go yet
+        for (const auto& [key, copy] : state.weights)
+            reads = reads || (copy.device == tier && !copy.dropping && is_read(state, copy));
+        if (!reads && now.used_bytes > now.leaving_bytes)
+            wrong.push_back(tier.value + " holds " + format_bytes(now.used_bytes) + " of " +
+                            format_bytes(now.limit_bytes));
+    }
+    size_t copies = 0;
+    for (const auto& [id, load] : state.loads) {
+        copies += load.copy_to.empty() ? 0 : 1;
+        if (!load.from.empty() && !state.weights.contains({load.source, load.from}))
+            wrong.push_back("load-" + std::to_string(static_cast<uint64_t>(id)) + " reads " +
+                            load.from.value + " in " + load.source.value + ", where it is no more");
+    }
+    if (copies > 1)
+        wrong.push_back(std::to_string(copies) + " copies are made at a time");
+    for (const auto& [key, set] : state.weights)
+        if (set.drop_waits && (!set.dropping || !is_read(state, set)))
+            wrong.push_back("weights " + set.id.value + " wait for a reader that is gone");
+}
+
 void check_operations(const NodeState& state, Findings& wrong) {
     for (const auto& [id, operation] : state.operations) {
+        if (operation.kind == OperationKind::kEvictWeights && state.ready &&
+            std::none_of(state.weights.begin(), state.weights.end(), [&id](const auto& one) {
+                return one.second.operation == id && (one.second.dropping || one.second.leaving);
+            }))
+            wrong.push_back("operation " + id.value + " evicts nothing");
         const bool of_instance =
             operation.kind == OperationKind::kPreempt || operation.kind == OperationKind::kResume;
         if (!of_instance || !state.ready)
@@ -101,6 +137,8 @@ std::vector<std::string> check_invariants(const NodeState& state) {
         check_progress(state, i, wrong);
     }
     check_weights(state, wrong);
+    if (state.ready && !state.stopping)
+        check_tiers(state, wrong);
     check_operations(state, wrong);
     return wrong;
 }

@@ -56,8 +56,10 @@ void add_loads(const NodeState& state, const DeviceId& device, DeviceUsage& out)
             continue;
         out.loader_bytes += bytes;
         out.lines.push_back({LedgerLine::Kind::kLoader,
-                             "load-" + std::to_string(static_cast<uint64_t>(id)), bytes,
-                             GrantState::kNone, false});
+                             load.holder.empty()
+                                 ? "load-" + std::to_string(static_cast<uint64_t>(id))
+                                 : load.holder,
+                             bytes, GrantState::kNone, false});
     }
 }
 
@@ -79,9 +81,28 @@ DeviceUsage usage(const NodeState& state, const DeviceId& device) {
     return out;
 }
 
+std::string room_words(const NodeState& state, const DeviceId& device, uint64_t available) {
+    const DeviceUsage now = usage(state, device);
+    std::string words = format_bytes(available) + " are free of " + format_bytes(now.total_bytes) +
+                        " (" + format_bytes(now.reserve_bytes) + " of these are the reserve";
+    if (available < now.free_bytes)
+        words += ", " + format_bytes(now.free_bytes - available) + " are kept for others that wait";
+    words += ")";
+    std::string owners;
+    for (const LedgerLine& line : now.lines)
+        if (line.reclaimable)
+            owners +=
+                (owners.empty() ? "" : ", ") +
+                std::string(line.kind == LedgerLine::Kind::kWeights ? "weights/" : "instance/") +
+                line.owner + " " + format_bytes(line.bytes);
+    return words + "; reclaimable: " + (owners.empty() ? "nothing" : owners);
+}
+
 uint64_t placed_bytes(const Load& load) {
     if (!load.placed)
         return 0;
+    if (!load.copy_to.empty()) // its weights count in the tier
+        return load.overhead_bytes;
     return load.overhead_bytes + (load.sealed ? 0 : load.weight_bytes);
 }
 
@@ -98,7 +119,7 @@ const WeightSet* find_set(const NodeState& state, const WeightSetId& set, const 
 }
 
 LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device) {
-    return LoadKey{model.path, model.dtype, device};
+    return LoadKey{model.path, model.dtype, device, model.quantization};
 }
 
 std::vector<std::string> lease_holders(const NodeState& state, const WeightSet& set) {

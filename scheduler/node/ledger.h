@@ -43,6 +43,9 @@ struct DeviceUsage {
     }
 };
 DeviceUsage usage(const NodeState& state, const DeviceId& device);
+// What a refusal for want of room says behind what was needed: what is free of what, what is kept
+// in reserve, and whose bytes could come free.
+std::string room_words(const NodeState& state, const DeviceId& device, uint64_t available);
 
 // What a load takes on its device now: staging and context, and weights that are not sealed yet.
 uint64_t placed_bytes(const Load& load);
@@ -52,6 +55,9 @@ const WeightSet* resident(const NodeState& state, const LoadKey& key);
 const WeightSet* find_set(const NodeState& state, const WeightSetId& set, const DeviceId& device);
 // The key of a model on a device.
 LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device);
+// The key that a published set goes by. No path or Model leads to it: an engine asks by its id.
+LoadKey published_key(const WeightSetId& set, const DeviceId& device);
+bool is_published(const LoadKey& key);
 // Names of those who hold it: instances whose process lives, guests.
 std::vector<std::string> lease_holders(const NodeState& state, const WeightSet& set);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/step.h"
 
+#include <algorithm>
+
 namespace berth::node {
 
 namespace {
@@ -25,19 +27,25 @@ Load& Step::start_load(const LoadKey& key, const ModelName& model, int64_t prior
         return *running;
     }
     Load load;
-    load.id = LoadId{next_id()};
     load.key = key;
     load.model = model;
     load.priority = priority;
+    return begin_load(std::move(load));
+}
+
+Load& Step::begin_load(Load load) {
+    load.id = LoadId{next_id()};
+    choose_source(load);
     load.started_at = load.progress_at = now_;
     std::optional<TimerId> stall;
     arm(stall, Timer{Timer::Kind::kLoadStall, {}, load.id}, now_ + kLoadStallTime);
     const LoadId id = load.id;
-    s_.loads[id] = std::move(load);
-    act(EmitEvent{false, name_of(s_.loads[id]), "LoadStarted",
-                  key.path + " onto " + key.device.value});
-    act(StartLoad{id, key, model});
-    return s_.loads[id];
+    Load& begun = s_.loads[id] = std::move(load);
+    act(EmitEvent{false, name_of(begun), "LoadStarted",
+                  begun.key.path + " onto " + begun.key.device.value +
+                      (begun.source.empty() ? "" : " from " + begun.source.value)});
+    act(StartLoad{id, begun.key, begun.model, begun.source, begun.from, begun.file});
+    return begun;
 }
 
 void Step::on(const LoadRequested& event) {
@@ -50,7 +58,7 @@ void Step::on(const LoadRequested& event) {
         if (!event.operation.empty())
             refuse_operation(operation, std::move(error));
     };
-    LoadKey key{event.path, event.dtype, event.device};
+    LoadKey key{event.path, event.dtype, event.device, event.quantization};
     if (!event.model.empty()) {
         const policies::ModelSpec* model = s_.documents.find_model(event.model.value);
         if (model == nullptr)
@@ -62,7 +70,9 @@ void Step::on(const LoadRequested& event) {
     if (key.device.empty()) {
         uint64_t best = 0;
         for (const auto& [id, device] : s_.devices) {
-            const bool here = resident(s_, LoadKey{key.path, key.dtype, id}) != nullptr;
+            LoadKey there = key;
+            there.device = id;
+            const bool here = resident(s_, there) != nullptr;
             const uint64_t score = here ? UINT64_MAX : usage(s_, id).free_bytes;
             if (key.device.empty() || score > best) {
                 best = score;
@@ -98,6 +108,8 @@ void Step::on(const LoadPlanned& event) {
     if (found == s_.loads.end() || found->second.state != Load::State::kPlanning)
         return;
     Load& load = found->second;
+    if (!load.copy_to.empty())
+        return copy_planned(load, event);
     load.weight_bytes = event.weight_bytes;
     load.overhead_bytes = event.overhead_bytes;
     load.bytes_total = event.weight_bytes;
@@ -109,6 +121,7 @@ void Step::on(const LoadPlanned& event) {
     if (same != s_.weights.end() && !same->second.dropping) {
         // Another path to the same content: that set serves this load too.
         same->second.keys.insert(load.key);
+        same->second.stale = false;
         act(PersistWeights{same->second});
         load.state = Load::State::kEnding;
         act(RefuseLoad{load.id, Error{ErrorCode::kAlreadyExists,
@@ -142,6 +155,7 @@ void Step::try_go(Load& load) {
     if (need <= available) {
         load.state = Load::State::kLoading;
         load.placed = true;
+        load.placed_at = load.told_at = now_;
         load.phase = "loading";
         load.progress_at = now_;
         act(GoLoad{load.id});
@@ -152,8 +166,9 @@ void Step::try_go(Load& load) {
         return; // tried again when bytes have come free
     refuse_load(load, Error{ErrorCode::kResourceExhausted,
                             load.key.path + " needs " + format_bytes(need) + " on " +
-                                load.key.device.value + ", " + format_bytes(available) +
-                                " are free" + (why.empty() ? "" : "; " + why),
+                                load.key.device.value + ", " +
+                                room_words(s_, load.key.device, available) +
+                                (why.empty() ? "" : "; " + why),
                             "InsufficientMemory", 0});
 }
 
@@ -172,6 +187,23 @@ void Step::on(const LoadProgress& event) {
     load.bytes_done = event.bytes_done;
     load.bytes_total = event.bytes_total;
     load.progress_at = now_;
+    tell_progress(load);
+}
+
+// A long load says now and then how far it is.
+void Step::tell_progress(Load& load) {
+    if (!load.placed || load.bytes_done == 0 || now_ - load.told_at < kProgressEventInterval)
+        return;
+    load.told_at = now_;
+    const double seconds = std::chrono::duration<double>(now_ - load.placed_at).count();
+    const double rate = static_cast<double>(load.bytes_done) / seconds;
+    const uint64_t left = load.bytes_total - std::min(load.bytes_total, load.bytes_done);
+    const auto wait =
+        std::chrono::milliseconds(static_cast<int64_t>(1e3 * static_cast<double>(left) / rate));
+    act(EmitEvent{false, name_of(load), "LoadProgress",
+                  format_bytes(load.bytes_done) + " of " + format_bytes(load.bytes_total) + ", " +
+                      format_bytes(static_cast<uint64_t>(rate)) + "/s, " + format_duration(wait) +
+                      " left"});
 }
 
 void Step::on(const LoadSealed& event) {
@@ -179,6 +211,8 @@ void Step::on(const LoadSealed& event) {
     if (found == s_.loads.end() || found->second.state != Load::State::kLoading)
         return;
     Load& load = found->second;
+    if (!load.copy_to.empty())
+        return copy_made(load, event.bytes);
     if (event.bytes > load.weight_bytes || s_.weights.contains({load.key.device, event.set})) {
         const Error broken{ErrorCode::kCorrupt,
                            "the loader sealed " + format_bytes(event.bytes) + " as " +
@@ -197,6 +231,12 @@ void Step::on(const LoadSealed& event) {
     set.bytes = event.bytes;
     set.keys.insert(load.key);
     set.last_used = now_;
+    set.source = !load.holder.empty()  ? "publisher"
+                 : load.source.empty() ? "checkpoint"
+                                       : load.source.value;
+    set.pinned = s_.pinned_keys.erase(load.key) > 0;
+    if (!load.model.empty())
+        set.models.insert(load.model);
     for (const policies::ModelSpec& model : s_.documents.models) {
         if (load_key(model, load.key.device) != load.key)
             continue;
@@ -209,7 +249,7 @@ void Step::on(const LoadSealed& event) {
     act(KeepWeights{load.id, set});
     act(EmitEvent{false, "weights/" + set.id.value, "Resident",
                   load.key.path + " on " + set.device.value + ", " + format_bytes(set.bytes) +
-                      ", loaded in " + format_duration(now_ - load.started_at)});
+                      ", from " + set.source + " in " + format_duration(now_ - load.started_at)});
     end_load(load, set.id, std::nullopt);
 }
 
@@ -241,11 +281,17 @@ void Step::on(const LoaderExited& event) {
             ++it;
         }
     }
-    s_.loads.erase(event.load);
+    const Load gone = std::move(found->second);
+    s_.loads.erase(found);
+    reader_gone(gone);
 }
 
 // Tells all who wait for it. The record stays until the loader's process has ended.
 void Step::end_load(Load& load, const std::optional<WeightSetId>& set, std::optional<Error> error) {
+    if (!load.copy_to.empty())
+        return error ? end_copy(load, *error) : void();
+    if (error && !load.source.empty() && error->reason != "InsufficientMemory")
+        return fall_through(load, *error);
     act(LoadFinished{load.key, set, error});
     if (error)
         act(EmitEvent{true, name_of(load), error->reason.empty() ? "LoadFailed" : error->reason,

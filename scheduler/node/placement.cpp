@@ -165,7 +165,8 @@ void Step::place(Instance& i) {
                                  best.device->id.value);
     wait_for_room(i, "InsufficientMemory",
                   "needs " + format_bytes(best.need) + " on " + best.device->id.value + ", " +
-                      format_bytes(best.available) + " are free" + (why.empty() ? "" : "; " + why));
+                      room_words(s_, best.device->id, best.available) +
+                      (why.empty() ? "" : "; " + why));
 }
 
 void Step::wait_for_room(Instance& i, std::string reason, std::string message) {

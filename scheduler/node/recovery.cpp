@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/step.h"
+#include "scheduler/node/tiers.h"
 
 // After a restart of the daemon: the records say what was; the facts (which processes live, what
 // their engines say when they are back) decide. Live grants are Unconfirmed until then.
@@ -118,7 +119,7 @@ void Step::finish_recovered(const Operation& operation) {
     case OperationKind::kEvictWeights:
         done = true;
         for (const auto& [key, set] : s_.weights)
-            done = done && operation.object != "weights/" + set.id.value;
+            done = done && (is_tier(set.device) || operation.object != "weights/" + set.id.value);
         break;
     default:
         break;

@@ -84,7 +84,7 @@ void Step::reconcile(Instance& i, EngineHeld held, uint64_t grant_bytes) {
     switch (i.state) {
     case InstanceState::kStarting:
         if (i.engine_state == EngineState::kReady)
-            become_running(i);
+            ready(i);
         return;
     case InstanceState::kRunning:
         if (i.reason == "EngineNotConnected")
@@ -151,8 +151,13 @@ void Step::on(const EngineStateChanged& event) {
     for (const auto& [name, ms] : event.phases)
         i->phases[name] = ms;
     dirty(*i);
+    if (!event.weights.empty() && event.weights != i->weights_source) {
+        i->weights_source = event.weights;
+        if (event.weights.starts_with("private"))
+            tell(*i, true, "PrivateWeights", "weights: " + event.weights);
+    }
     if (event.state == EngineState::kReady && i->state == InstanceState::kStarting) {
-        become_running(*i);
+        ready(*i);
     } else if (event.state == EngineState::kFailed) {
         i->reason = event.reason.empty() ? "EngineFailed" : event.reason;
         i->message = event.message;

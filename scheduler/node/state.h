@@ -6,6 +6,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -58,6 +59,7 @@ struct NodeState {
     std::map<LoadId, Load> loads;
     std::map<LoadKey, uint64_t> known_weight_bytes;  // of loads that were planned before
     std::map<LoadKey, uint64_t> known_load_overhead; // of their loaders
+    std::set<LoadKey> pinned_keys;                   // whose next set takes over a pin
     std::map<InstanceName, Instance> instances;
     std::map<OperationId, Operation> operations; // that are under way
     std::map<TimerId, Timer> timers;

@@ -36,6 +36,8 @@ std::vector<Action> Step::run(const Event& event) {
         return {};
     std::visit([this](const auto& one) { on(one); }, event);
     schedule();
+    if (s_.ready && !s_.stopping)
+        schedule_tiers();
     flush();
     return std::move(actions_);
 }

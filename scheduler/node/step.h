@@ -58,13 +58,39 @@ class Step {
     void refuse_load(Load& load, Error error);
     void end_load(Load& load, const std::optional<WeightSetId>& set, std::optional<Error> error);
     void load_stalled(LoadId id);
+    Load& begin_load(Load load);
+    // tiers.cpp
+    void choose_source(Load& load);
+    void fall_through(Load& load, const Error& error);
+    void on(const WeightsStale& event);
+    // tier_copies.cpp
+    enum class Chance { kNone, kLater, kNow };
+    Chance make_tier_room(const DeviceId& tier, const WeightSet& wanted);
+    void trim_tier(const DeviceId& tier);
+    Chance copy_chance(WeightSet& set, const DeviceId& tier);
+    void schedule_tiers();
+    void leave(WeightSet& set);
+    void start_copy(WeightSet& set, const DeviceId& tier);
+    void copy_planned(Load& load, const LoadPlanned& event);
+    void copy_made(Load& load, uint64_t bytes);
+    void end_copy(Load& load, const Error& error);
+    void reader_gone(const Load& load);
+    void on(const ImageWritten& event);
+    void tell_progress(Load& load);
     void on(const WeightsAdopted& event);
+    // publish.cpp
+    void on(const PublishRequested& event);
+    void on(const PrivateLoadEnded& event);
+    void on(const CanaryExpected& event);
+    void on(const CanaryReported& event);
+    void ready(Instance& i);
     void on(const LeaseOpened& event);
     void on(const LeaseClosed& event);
     void on(const WeightsDropped& event);
     void on(const WeightsPin& event);
     void on(const WeightsEvict& event);
     void drop(WeightSet& set);
+    std::string users_of(const WeightSet& set) const;
 
     // placement.cpp, room.cpp
     void schedule();

@@ -100,11 +100,12 @@ struct Counters {
     bool operator==(const Counters&) const = default;
 };
 
-// What makes two loads the same: a checkpoint folder, the dtype asked for, and the device.
+// What makes two loads the same: a checkpoint folder, the device, and what is made of it.
 struct LoadKey {
     std::string path;
     std::string dtype = "auto";
     DeviceId device;
+    std::string quantization = "none";
     auto operator<=>(const LoadKey&) const = default;
 };
 

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/step.h"
+#include "scheduler/node/tiers.h"
+
+#include <algorithm>
+#include <utility>
 
 namespace berth::node {
 
@@ -11,8 +15,11 @@ void Step::on(const WeightsAdopted& event) {
     set.bytes = event.bytes;
     set.pinned = event.pinned;
     set.last_used = now_;
+    set.source = event.source;
+    set.made_on = event.made_on;
+    set.file = event.file;
     if (!event.path.empty()) {
-        const LoadKey key{event.path, event.dtype, event.device};
+        const LoadKey key{event.path, event.dtype, event.device, event.quantization};
         set.keys.insert(key);
         s_.known_weight_bytes[key] = event.bytes;
     }
@@ -32,6 +39,11 @@ void Step::on(const LeaseOpened& event) {
     if (const Instance* i = find(event.instance);
         i != nullptr && i->weights == event.set && i->device == event.device)
         return; // its own: leased from StartProcess on
+    // A process that connects again has no second mapping's worth of lease.
+    for (const auto& [id, lease] : s_.leases)
+        if (!event.instance.empty() && lease.instance == event.instance && lease.set == event.set &&
+            lease.device == event.device)
+            return;
     s_.leases[event.lease] =
         Lease{event.lease, event.set, event.device, event.holder, event.instance};
 }
@@ -48,12 +60,23 @@ void Step::on(const LeaseClosed& event) {
 
 void Step::drop(WeightSet& set) {
     set.dropping = true;
+    set.leaving = false;
+    for (const DeviceId& tier : {kHostTier, kImageTier}) // of all copies theirs are the latest used
+        if (const auto copy = s_.weights.find({tier, set.id}); copy != s_.weights.end())
+            copy->second.last_used = std::max(copy->second.last_used, set.last_used);
+    if (is_read(s_, set)) {
+        for (auto& [id, load] : s_.loads)
+            if (load.source == set.device && load.from == set.id && !load.copy_to.empty())
+                act(KillLoad{id});
+        set.drop_waits = true;
+        return;
+    }
     act(DropWeights{set.id, set.device});
 }
 
 void Step::on(const WeightsDropped& event) {
     const auto found = s_.weights.find({event.device, event.set});
-    if (found == s_.weights.end() || !found->second.dropping)
+    if (found == s_.weights.end() || !found->second.dropping || found->second.drop_waits)
         return;
     const WeightSet set = std::move(found->second);
     s_.weights.erase(found);
@@ -66,7 +89,11 @@ void Step::on(const WeightsDropped& event) {
     for (const auto& [key, other] : s_.weights)
         if (other.operation == set.operation)
             return; // the same set on another device is still going
-    finish_operation(*set.operation, std::nullopt, "weight set " + set.id.value + " is gone");
+    std::string places;
+    for (const DeviceId& place : places_of(s_, set.id))
+        places += (places.empty() ? "; it stays in " : " and ") + place.value;
+    finish_operation(*set.operation, std::nullopt,
+                     "weight set " + set.id.value + " is gone" + places);
 }
 
 void Step::on(const WeightsPin& event) {
@@ -76,7 +103,7 @@ void Step::on(const WeightsPin& event) {
     operation.object = "weights/" + event.set.value;
     bool found = false;
     for (auto& [key, set] : s_.weights) {
-        if (set.id != event.set || set.dropping)
+        if (set.id != event.set || set.dropping || is_tier(set.device))
             continue;
         found = true;
         set.pinned = event.pinned;
@@ -100,39 +127,75 @@ void Step::on(const WeightsEvict& event) {
     operation.dry_run = event.dry_run;
     std::vector<WeightSet*> sets;
     uint64_t bytes = 0;
+    bool here = false;
+    std::string below;
     for (auto& [key, set] : s_.weights) {
         if (set.id != event.set || set.dropping)
             continue;
-        const std::vector<std::string> holders = lease_holders(s_, set);
-        if (!holders.empty()) {
-            std::string names;
-            for (const std::string& holder : holders)
-                names += (names.empty() ? "" : ", ") + holder;
+        here = true;
+        if (is_tier(set.device) && !event.drop) {
+            below += (below.empty() ? "" : " and ") + set.device.value;
+            continue;
+        }
+        const std::string names = users_of(set);
+        if (!names.empty())
             return refuse_operation(operation,
                                     Error{ErrorCode::kFailedPrecondition,
                                           "in use by " + names + "; evict or end these first",
                                           "WeightsInUse", 0});
-        }
         if (set.pinned)
             return refuse_operation(operation, Error{ErrorCode::kFailedPrecondition,
                                                      "pinned; unpin it first", "WeightsPinned", 0});
+        if (set.leaving && !event.drop)
+            return refuse_operation(operation,
+                                    Error{ErrorCode::kAlreadyExists,
+                                          "being evicted already, once its copies are made; with "
+                                          "--drop it goes without",
+                                          "EvictUnderWay", 0});
         sets.push_back(&set);
         bytes += set.bytes;
     }
+    if (sets.empty() && here)
+        return refuse_operation(operation, Error{ErrorCode::kFailedPrecondition,
+                                                 "it lies on no device, only in " + below +
+                                                     "; to remove it there too: berth evict --drop",
+                                                 "NotResident", 0});
     if (sets.empty())
         return refuse_operation(operation, Error{ErrorCode::kNotFound,
                                                  "no weight set '" + event.set.value +
                                                      "' is resident; see `berth get weights`",
                                                  "WeightsNotFound", 0});
     if (event.dry_run)
-        return answer_operation(operation, format_bytes(bytes) + " would come free");
+        return answer_operation(operation,
+                                format_bytes(bytes) + " would come free" +
+                                    (below.empty() ? "" : "; it would stay in " + below));
     operation.started_at = operation.phase_started = now_;
     s_.operations[operation.id] = operation;
     act(PersistOperation{operation});
     for (WeightSet* set : sets) {
-        set->operation = operation.id;
-        drop(*set);
+        if (const auto earlier = std::exchange(set->operation, operation.id))
+            finish_operation(*earlier,
+                             Error{ErrorCode::kUnavailable, "evicted by a later one, with --drop",
+                                   "Superseded", 0},
+                             "evicted by a later one, with --drop");
+        if (event.drop)
+            drop(*set);
+        else
+            leave(*set);
     }
+}
+
+// Who keeps a set from being evicted: holders of leases, and of a copy the loads that read it.
+std::string Step::users_of(const WeightSet& set) const {
+    std::string names;
+    for (const std::string& holder : lease_holders(s_, set))
+        names += (names.empty() ? "" : ", ") + holder;
+    for (const auto& [id, load] : s_.loads)
+        if (is_tier(set.device) && load.copy_to.empty() && load.source == set.device &&
+            load.from == set.id && load.state != Load::State::kEnding)
+            names +=
+                (names.empty() ? "load-" : ", load-") + std::to_string(static_cast<uint64_t>(id));
+    return names;
 }
 
 } // namespace berth::node

@@ -8,7 +8,8 @@
 // Events about weight sets: adopted, loaded, leased, dropped.
 namespace berth::node {
 
-// The keeper had it. `path` and `dtype` are what it was loaded for, from the record.
+// The keeper had it. `path`, `dtype` and `quantization` are what it was loaded for, from the
+// record.
 struct WeightsAdopted {
     WeightSetId id;
     std::string fingerprint;
@@ -18,6 +19,22 @@ struct WeightsAdopted {
     std::string dtype = "auto";
     ModelName model;
     bool pinned = false;
+    std::string quantization = "none";
+    std::string source;
+    DeviceId made_on; // of a copy in a tier, which `device` names
+    std::string file; // of an image
+};
+// The files at `path` are no longer those that the set was loaded from.
+struct WeightsStale {
+    WeightSetId set;
+    DeviceId device;
+    std::string path;
+    std::string differences; // a line a field
+};
+// A copy run has written its image; LoaderExited follows.
+struct ImageWritten {
+    LoadId load{};
+    uint64_t bytes = 0;
 };
 // Loads. LoadRequested: by model name, or by path (a guest's Attach). Without a device the best one
 // is taken. With an operation its end is an OperationDone; LoadFinished comes in any case.
@@ -27,6 +44,7 @@ struct LoadRequested {
     std::string dtype = "auto";
     DeviceId device;
     OperationId operation; // empty: none
+    std::string quantization = "none";
 };
 struct LoadPlanned {
     LoadId load{};
@@ -57,6 +75,36 @@ struct LoaderExited {
     std::string description; // "exit code 1", "killed by SIGKILL"
 };
 
+// An engine wants to fill segments itself: to publish them as `set`, or (is_private) to keep them.
+// `held`: it has them already, from before this berthd. -> PublicationAnswered; then LoadSealed or
+// LoadFailed, and LoaderExited once its process holds them no longer, as for a load.
+struct PublishRequested {
+    uint64_t publication = 0; // chosen by the caller
+    WeightSetId set;
+    DeviceId device;
+    ModelName model; // for people
+    std::string holder;
+    InstanceName instance; // empty: a guest
+    uint64_t bytes = 0;
+    bool held = false;
+    bool is_private = false;
+};
+// A private load's bytes are free.
+struct PrivateLoadEnded {
+    LoadId load{};
+};
+// The instance has attached to a set whose canary it must reproduce before it counts as Ready.
+struct CanaryExpected {
+    InstanceName instance;
+    WeightSetId set;
+};
+struct CanaryReported {
+    InstanceName instance;
+    WeightSetId set;
+    std::string expected;
+    std::string found;
+};
+
 // Leases of guests, and of instances on sets other than their own.
 struct LeaseOpened {
     LeaseId lease{};
@@ -81,6 +129,7 @@ struct WeightsEvict {
     OperationId operation;
     WeightSetId set;
     bool dry_run = false;
+    bool drop = false; // its copies in the tiers below too
 };
 
 } // namespace berth::node

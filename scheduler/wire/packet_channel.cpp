@@ -3,11 +3,41 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
+
+#include <fcntl.h>
 
 namespace berth {
 
 namespace asio = boost::asio;
+
+namespace {
+
+// Of all channels: they share the one thread.
+size_t g_queued_fds = 0;
+
+} // namespace
+
+PacketChannel::Outgoing::~Outgoing() {
+    g_queued_fds -= fds.size();
+}
+
+Status PacketChannel::Outgoing::add(const std::vector<int>& copied) {
+    if (!copied.empty() && g_queued_fds + copied.size() > kQueuedFdsMax)
+        return fail(
+            ErrorCode::kResourceExhausted,
+            fmt::format("{} descriptors wait already for peers that do not read", g_queued_fds),
+            "TooManyDescriptors");
+    for (int fd : copied) {
+        UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+        if (!copy)
+            return fail_errno("a descriptor that waits");
+        fds.push_back(std::move(copy));
+        ++g_queued_fds;
+    }
+    return {};
+}
 
 PacketChannel::PacketChannel(asio::io_context& context, UniqueFd socket, Handlers handlers)
     : socket_(context, socket.release()), handlers_(std::move(handlers)) {}
@@ -21,26 +51,33 @@ std::shared_ptr<PacketChannel> PacketChannel::open(asio::io_context& context, Un
 }
 
 void PacketChannel::wait_readable() {
+    if (reading_)
+        return;
+    reading_ = true;
     socket_.async_wait(asio::posix::stream_descriptor::wait_read,
                        [self = shared_from_this()](boost::system::error_code error) {
+                           self->reading_ = false;
                            if (!error)
                                self->read_turn();
                        });
 }
 
 void PacketChannel::read_turn() {
-    for (int i = 0; i < kReadsPerTurn && open_ && !draining_; ++i) {
+    for (int i = 0; i < kReadsPerTurn && open_ && !draining_ && queue_.empty(); ++i) {
         Packet packet;
         auto received = receive_packet_nowait(socket_.native_handle(), packet);
         if (!received) {
-            close(received.error().message);
+            if (received.error().code != ErrorCode::kUnavailable && handlers_.on_bad_packet)
+                handlers_.on_bad_packet(received.error());
+            close_after_sending(received.error().message);
             return;
         }
         if (!*received)
             break;
         handlers_.on_packet(std::move(packet));
     }
-    if (open_ && !draining_)
+    // With answers waiting for the peer, write_turn() takes up reading again.
+    if (open_ && !draining_ && queue_.empty())
         wait_readable();
 }
 
@@ -49,19 +86,11 @@ void PacketChannel::enqueue(const std::string& payload, const std::vector<int>& 
         close(fmt::format("{} messages wait for the peer, which does not read them", kQueueMax));
         return;
     }
-    Outgoing outgoing;
-    outgoing.payload = payload;
-    for (int fd : fds) {
-        UniqueFd borrowed(fd);
-        auto copy = borrowed.duplicate();
-        (void)borrowed.release();
-        if (!copy) {
-            close(copy.error().message);
-            return;
-        }
-        outgoing.fds.push_back(std::move(*copy));
+    queue_.emplace_back(payload);
+    if (auto added = queue_.back().add(fds); !added) {
+        close("the peer does not read: " + added.error().message);
+        return;
     }
-    queue_.push_back(std::move(outgoing));
     if (queue_.size() == 1)
         wait_writable();
 }
@@ -106,6 +135,8 @@ void PacketChannel::write_turn() {
     }
     if (open_ && draining_)
         close(drain_reason_);
+    else if (open_)
+        wait_readable();
 }
 
 void PacketChannel::close_after_sending(std::string why) {
@@ -113,8 +144,15 @@ void PacketChannel::close_after_sending(std::string why) {
         return;
     draining_ = true;
     drain_reason_ = std::move(why);
-    if (queue_.empty())
+    if (queue_.empty()) {
         close(drain_reason_);
+        return;
+    }
+    auto timer = std::make_shared<asio::steady_timer>(socket_.get_executor(), kDrainMax);
+    timer->async_wait([timer, weak = weak_from_this()](boost::system::error_code) {
+        if (auto self = weak.lock())
+            self->close(self->drain_reason_);
+    });
 }
 
 void PacketChannel::close(std::string why) {

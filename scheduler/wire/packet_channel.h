@@ -5,6 +5,7 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -17,17 +18,22 @@ namespace berth {
 // them.
 //
 // Thread rule: the io_context's one thread. Nothing blocks: what the socket does not take at once
-// waits in a queue of at most kQueueMax messages, and a peer that lets it fill is cut off. The
-// channel keeps itself alive until it is closed; on_close is called once, from the io_context's
-// turn, never from within send() or close().
+// waits in a queue, and until the peer has taken it nothing more is read from that peer. A peer
+// that lets kQueueMax messages wait is cut off, and so is one for whom descriptors would wait when
+// all channels together have kQueuedFdsMax of those. The channel keeps itself alive until it is
+// closed; on_close is called once, from the io_context's turn, never from within send() or close().
 class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
   public:
     static constexpr size_t kQueueMax = 256;
+    static constexpr size_t kQueuedFdsMax = 32;
     // Messages taken from one connection before others get their turn.
     static constexpr int kReadsPerTurn = 16;
 
     struct Handlers {
         std::function<void(Packet packet)> on_packet;
+        // A message that could not be taken whole: too large, too many descriptors. May answer;
+        // the channel is closed after. None: closed at once.
+        std::function<void(const Error& error)> on_bad_packet;
         std::function<void(const std::string& why)> on_close;
     };
 
@@ -38,13 +44,20 @@ class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
 
     // `fds` are the caller's: what cannot be sent at once is duplicated into the queue.
     void send(const std::string& payload, const std::vector<int>& fds = {});
-    // Closes when what is queued has been sent; nothing is read any more.
+    // Closes when what is queued has been sent, or after kDrainMax; nothing is read any more.
+    static constexpr std::chrono::seconds kDrainMax{5};
     void close_after_sending(std::string why);
     void close(std::string why);
     bool is_open() const { return open_; }
 
   private:
+    // Its descriptors count towards kQueuedFdsMax while it waits.
     struct Outgoing {
+        explicit Outgoing(std::string bytes) : payload(std::move(bytes)) {}
+        Outgoing(const Outgoing&) = delete;
+        Outgoing& operator=(const Outgoing&) = delete;
+        ~Outgoing();
+        Status add(const std::vector<int>& copied);
         std::string payload;
         std::vector<UniqueFd> fds;
     };
@@ -60,6 +73,7 @@ class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
     Handlers handlers_;
     std::deque<Outgoing> queue_;
     bool open_ = true;
+    bool reading_ = false;  // a wait for the next message is under way
     bool draining_ = false; // no more reads; close when the queue is empty
     std::string drain_reason_;
 };

@@ -70,6 +70,7 @@ Status SessionServer::listen(const std::string& path, int mode) {
             return fail_errno(fmt::format("giving {} to group '{}'", path, policy_.group));
     }
     path_ = path;
+    spare_.take();
     listener_ = std::make_unique<asio::posix::stream_descriptor>(context_, fd.release());
     listener_->native_non_blocking(true);
     wait_for_peer();
@@ -99,7 +100,7 @@ void SessionServer::wait_for_peer() {
 }
 
 void SessionServer::accept_turn() {
-    for (;;) {
+    for (int i = 0; i < kAcceptsPerTurn; ++i) {
         auto socket = accept_packets(listener_->native_handle());
         if (socket) {
             admit(std::move(*socket));
@@ -110,45 +111,89 @@ void SessionServer::accept_turn() {
             break;
         if (why == EINTR || why == ECONNABORTED)
             continue;
-        // Out of descriptors or memory: look again soon, instead of spinning on a ready listener.
-        log::error("accepting an engine's connection: {}, trying again in 100 ms",
-                   socket.error().message);
+        if (is_descriptor_shortage(socket.error()) && accept_without_descriptors())
+            continue;
+        // Nobody can even be told: look again soon, instead of spinning on a ready listener.
+        if (says_it_now())
+            log::error("accepting an engine's connection: {}, trying again every 100 ms",
+                       socket.error().message);
         retry_.expires_after(std::chrono::milliseconds(100));
         retry_.async_wait([this, alive = std::weak_ptr(alive_)](boost::system::error_code error) {
-            if (!error && !alive.expired())
-                accept_turn();
+            if (error || alive.expired())
+                return;
+            spare_.take(); // somebody else may have been quicker when it was given up
+            accept_turn();
         });
         return;
     }
     wait_for_peer();
 }
 
+// Not one is left: the spare one lets the newcomer in for as long as it takes to tell him.
+bool SessionServer::accept_without_descriptors() {
+    if (!spare_)
+        return false;
+    spare_.give_up();
+    auto socket = accept_packets(listener_->native_handle());
+    if (socket) {
+        refuse(*socket, too_many_descriptors("this node takes no more engines now"));
+        socket->reset();
+    }
+    spare_.take();
+    return socket.has_value() && spare_;
+}
+
+void SessionServer::refuse(const UniqueFd& socket, Error error) {
+    protocol::Failed failed;
+    failed.error = std::move(error);
+    (void)send_packet_nowait(socket.get(), protocol::encode(failed), {});
+    ++refused_;
+    if (!says_it_now())
+        return;
+    log::warn("newcomers refused count={} sessions={}: {}", refused_, sessions_.size(),
+              failed.error.message);
+    refused_ = 0;
+}
+
+// One line a second at most: a crowd at the door must not fill the disk.
+bool SessionServer::says_it_now() {
+    auto now = std::chrono::steady_clock::now();
+    if (now - said_ < std::chrono::seconds(1))
+        return false;
+    said_ = now;
+    return true;
+}
+
 void SessionServer::admit(UniqueFd socket) {
-    auto refuse = [&](ErrorCode code, std::string words, std::string reason) {
-        protocol::Failed failed;
-        failed.error = Error{code, std::move(words), std::move(reason), 0};
-        (void)send_packet_nowait(socket.get(), protocol::encode(failed), {});
-    };
     auto peer = peer_credentials(socket.get());
     if (!peer)
-        return refuse(peer.error().code, peer.error().message, {});
+        return refuse(socket, peer.error());
     if (!policy_.allows(*peer))
-        return refuse(ErrorCode::kPermissionDenied,
-                      fmt::format("user {} may not use this node: root, user {}{} may", peer->uid,
-                                  policy_.own_uid,
-                                  policy_.group.empty()
-                                      ? std::string()
-                                      : " and the members of group " + policy_.group),
-                      "PeerRefused");
+        return refuse(
+            socket,
+            Error{ErrorCode::kPermissionDenied,
+                  fmt::format("user {} may not use this node: root, user {}{} may", peer->uid,
+                              policy_.own_uid,
+                              policy_.group.empty() ? std::string()
+                                                    : " and the members of group " + policy_.group),
+                  "PeerRefused", 0});
+    if (leaves_too_few(socket.get(), DescriptorUse::kNewcomer))
+        return refuse(socket, too_many_descriptors("this node takes no more engines now"));
     if (sessions_.size() >= kSessionsMax)
-        return refuse(ErrorCode::kResourceExhausted,
-                      fmt::format("{} sessions are open, which is the limit", kSessionsMax),
-                      "TooManySessions");
+        return refuse(socket, Error{ErrorCode::kResourceExhausted,
+                                    fmt::format("{} sessions are open, which is the limit: try "
+                                                "again when engines have left",
+                                                kSessionsMax),
+                                    "TooManySessions", 0});
     SessionId id = next_id_++;
     PacketChannel::Handlers handlers;
     handlers.on_packet = [this, id, alive = std::weak_ptr(alive_)](Packet packet) {
         if (!alive.expired())
             receive(id, std::move(packet));
+    };
+    handlers.on_bad_packet = [this, id, alive = std::weak_ptr(alive_)](const Error& error) {
+        if (!alive.expired())
+            fail_and_close(id, 0, error);
     };
     handlers.on_close = [this, id, alive = std::weak_ptr(alive_)](const std::string& why) {
         if (alive.expired())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/descriptors.h"
 #include "engine_shim/protocol/messages.h"
 #include "scheduler/wire/packet_channel.h"
 
@@ -28,10 +29,13 @@ struct PeerPolicy {
 // by its observer.
 //
 // Thread rule: the io_context's one thread. The observer outlives it. A message that cannot be
-// read is answered with Failed in words, then the session is closed.
+// read is answered with Failed in words, then the session is closed. A newcomer who finds no room
+// (sessions, descriptors) is told so in words too; those who are in go on.
 class SessionServer {
   public:
     static constexpr size_t kSessionsMax = 256;
+    // Newcomers looked at before those who are in get their turn.
+    static constexpr int kAcceptsPerTurn = 32;
 
     class Observer {
       public:
@@ -63,7 +67,10 @@ class SessionServer {
   private:
     void wait_for_peer();
     void accept_turn();
+    bool accept_without_descriptors();
     void admit(UniqueFd socket);
+    void refuse(const UniqueFd& socket, Error error);
+    bool says_it_now();
     void receive(SessionId id, Packet packet);
 
     boost::asio::io_context& context_;
@@ -72,6 +79,9 @@ class SessionServer {
     std::string path_;
     std::unique_ptr<boost::asio::posix::stream_descriptor> listener_;
     boost::asio::steady_timer retry_;
+    SpareDescriptor spare_;
+    uint64_t refused_ = 0; // since the last line about it
+    std::chrono::steady_clock::time_point said_{};
     std::map<SessionId, std::shared_ptr<PacketChannel>> sessions_;
     SessionId next_id_ = 1;
     // Handlers that outlive the server find this gone and do nothing.

@@ -292,6 +292,7 @@ TEST_F(ClientTest, DaemonModeNeedsAConfiguration) {
     ::unsetenv("BERTH_CONFIG");
     ClientOptions given = options(true);
     given.mode = AttachMode::kDaemon;
+    given.fallback = Fallback::kFail;
     auto refused = Client::connect(given);
     ASSERT_FALSE(refused);
     EXPECT_THAT(refused.error().message, HasSubstr("BERTH_CONFIG"));

@@ -19,9 +19,10 @@ M round_trip(const M& message) {
 
 TEST(Messages, EveryTypeSurvivesTheWire) {
     // Each alternative's own encoding is its identity: reading and writing again changes nothing.
-    std::vector<Message> all = {Hello{},   Welcome{}, Attach{},      Progress{}, Attached{},
-                                State{},   Command{}, CommandDone{}, Report{},   Failed{},
-                                Planned{}, Go{},      Sealed{},      Kept{}};
+    std::vector<Message> all = {Hello{},       Welcome{}, Attach{},      Progress{}, Attached{},
+                                State{},       Command{}, CommandDone{}, Report{},   Failed{},
+                                Planned{},     Go{},      Sealed{},      Kept{},     Publish{},
+                                PrivateLoad{}, Release{}, Canary{}};
     ASSERT_EQ(all.size(), std::variant_size_v<Message>);
     for (size_t i = 0; i < all.size(); ++i) {
         EXPECT_EQ(all[i].index(), i);
@@ -85,6 +86,24 @@ TEST(Messages, WrongTypesAreRefusedWithTheFieldsName) {
     EXPECT_THAT(refused(R"({"v":1,"type":"sing"})"), HasSubstr("'sing'"));
     EXPECT_THAT(refused("[]"), HasSubstr("expected an object"));
     EXPECT_THAT(refused("{"), HasSubstr("not valid JSON"));
+}
+
+TEST(Messages, WhatAnEnginePublishesArrivesAsItWasSaid) {
+    Publish publish;
+    publish.id = 3;
+    publish.fingerprint_json = R"({"a":"\u00e9"})";
+    publish.segment_bytes = {1, UINT64_MAX};
+    publish.tensors = 9;
+    publish.held = true;
+    Publish read = round_trip(publish);
+    EXPECT_EQ(read.fingerprint_json, publish.fingerprint_json);
+    EXPECT_EQ(read.segment_bytes, publish.segment_bytes);
+    EXPECT_EQ(read.tensors, 9U);
+    EXPECT_TRUE(read.held);
+    EXPECT_FALSE(read.find_only);
+    Attached attached;
+    attached.verify_canary = true;
+    EXPECT_TRUE(round_trip(attached).verify_canary);
 }
 
 TEST(Messages, AnotherVersionIsAMismatch) {

@@ -52,7 +52,9 @@ Status add_file(const std::string& path, Tensors& tensors) {
         const auto begin = entry.at("data_offsets").as_array().at(0).to_number<uint64_t>();
         tensors[std::string(item.key())] =
             at::from_blob(data + 8 + header + begin, shape,
-                          at::TensorOptions().dtype(dtype == "BF16" ? at::kBFloat16 : at::kFloat));
+                          at::TensorOptions().dtype(dtype == "BF16"      ? at::kBFloat16
+                                                    : dtype == "F8_E4M3" ? at::kFloat8_e4m3fn
+                                                                         : at::kFloat));
     }
     return {};
 }
@@ -135,15 +137,15 @@ DecoderWeights random_weights(const ModelConfig& config, at::ScalarType dtype) {
         LayerWeights w;
         w.input_norm = source("norm", {hidden});
         w.post_norm = source("norm", {hidden});
-        w.q = source("q", {query, hidden});
-        w.k = source("k", {key, hidden});
-        w.v = source("v", {key, hidden});
-        w.o = source("o", {hidden, query});
+        w.q.weight = source("q", {query, hidden});
+        w.k.weight = source("k", {key, hidden});
+        w.v.weight = source("v", {key, hidden});
+        w.o.weight = source("o", {hidden, query});
         w.q_norm = source("norm", {config.head_dim});
         w.k_norm = source("norm", {config.head_dim});
-        w.gate = source("gate", {inner, hidden});
-        w.up = source("up", {inner, hidden});
-        w.down = source("down", {hidden, inner});
+        w.gate.weight = source("gate", {inner, hidden});
+        w.up.weight = source("up", {inner, hidden});
+        w.down.weight = source("down", {hidden, inner});
         weights.layers.push_back(w);
     }
     return weights;

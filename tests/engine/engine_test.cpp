@@ -196,8 +196,8 @@ class RunningEngine {
     }
     Engine& engine() { return *engine_; }
     // Breaks the device, so to say: the weights are no longer what they were.
-    void spoil_weights() { weights_.layers[1].up.mul_(2); }
-    void mend_weights() { weights_.layers[1].up.div_(2); }
+    void spoil_weights() { weights_.layers[1].up.weight.mul_(2); }
+    void mend_weights() { weights_.layers[1].up.weight.div_(2); }
 
     FakeHost host;
     uint64_t grant = 0;

@@ -92,6 +92,48 @@ def test_logits_of_a_sharded_checkpoint_equal_transformers(family, tmp_path, ber
     assert relative_error(ours, reference(model, tokens)) < 1e-4
 
 
+LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def quantise_by_blocks(weight):
+    """FP8 with a factor for each 128 x 128 block, and what it stands for."""
+    rows, columns = weight.shape
+    scales = torch.empty((rows + 127) // 128, (columns + 127) // 128)
+    fp8 = torch.empty_like(weight, dtype=torch.float8_e4m3fn)
+    back = torch.empty_like(weight)
+    for row in range(scales.shape[0]):
+        for column in range(scales.shape[1]):
+            place = (slice(128 * row, 128 * row + 128), slice(128 * column, 128 * column + 128))
+            scales[row, column] = weight[place].abs().max() / 448
+            fp8[place] = (weight[place] / scales[row, column]).to(torch.float8_e4m3fn)
+            back[place] = fp8[place].float() * scales[row, column]
+    return fp8, scales, back
+
+
+def test_logits_of_a_checkpoint_in_fp8_blocks_equal_its_dequantised_twin(tmp_path, berth_logits):
+    import json
+
+    from safetensors.torch import load_file, save_file
+
+    model = make_checkpoint(tmp_path, "Qwen3", dict(hidden_size=192, intermediate_size=320,
+                                                    head_dim=64))
+    stored = load_file(tmp_path / "model.safetensors")
+    for name in list(stored):
+        if name.endswith(tuple(f"{layer}.weight" for layer in LINEAR_LAYERS)):
+            fp8, scales, back = quantise_by_blocks(stored[name])
+            stored[name], stored[name + "_scale_inv"] = fp8, scales
+            with torch.no_grad():
+                model.get_parameter(name).copy_(back)
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3",
+                                     "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tokens = random_tokens(29)
+    ours = berth_logits.logits(tmp_path, tokens, VOCAB, tmp_path)
+    assert relative_error(ours, reference(model, tokens)) < 1e-4
+
+
 def test_dynamic_rope_stretches_beyond_the_trained_length(tmp_path, berth_logits):
     model = make_checkpoint(tmp_path, "Llama", dict(rope_parameters=DYNAMIC))
     tokens = random_tokens(150)

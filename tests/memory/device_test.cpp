@@ -284,6 +284,67 @@ TEST_P(DeviceContract, CopiesOfOneLaneArriveInOrder) {
               ErrorCode::kInvalidArgument);
 }
 
+// Columns of a wider matrix into columns of another: what lies between the rows stays.
+TEST_P(DeviceContract, RowsAreCopiedApartAndNothingBetweenThem) {
+    constexpr uint64_t kRows = 37;
+    constexpr uint64_t kWidth = 1000;
+    constexpr uint64_t kFromPitch = 4096;
+    constexpr uint64_t kToPitch = 1536;
+    auto source = pattern_of(kRows * kFromPitch, 9);
+    auto expected = pattern_of(kRows * kToPitch, 10);
+    auto buffer = device_->create_host_buffer(source.size());
+    auto scratch = device_->create_device_buffer(expected.size());
+    ASSERT_TRUE(buffer.has_value() && scratch.has_value());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(scratch->data()) % 256, 0U);
+    std::memcpy(buffer->mapping.data(), source.data(), source.size());
+    ASSERT_TRUE(
+        device_->copy_to_device(scratch->data(), expected.data(), expected.size()).has_value());
+    auto copied = device_->start_copy_2d_to_device(
+        2, scratch->data() + 8, kToPitch, buffer->mapping.data() + 24, kFromPitch, kWidth, kRows);
+    ASSERT_TRUE(copied.has_value()) << copied.error().message;
+    ASSERT_TRUE(device_->wait_lane(2).has_value());
+    for (uint64_t row = 0; row < kRows; ++row)
+        std::memcpy(expected.data() + 8 + row * kToPitch, source.data() + 24 + row * kFromPitch,
+                    kWidth);
+    std::vector<std::byte> copy(expected.size());
+    ASSERT_TRUE(device_->copy_to_host(copy.data(), scratch->data(), copy.size()).has_value());
+    EXPECT_EQ(hash_of(copy), hash_of(expected));
+
+    auto overlapping =
+        device_->start_copy_2d_to_device(0, scratch->data(), 10, buffer->mapping.data(), 20, 15, 2);
+    EXPECT_EQ(overlapping.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(
+        device_->start_copy_2d_to_device(0, scratch->data(), 0, buffer->mapping.data(), 0, 15, 1)
+            .has_value());
+    EXPECT_TRUE(
+        device_->start_copy_2d_to_device(0, scratch->data(), 16, buffer->mapping.data(), 16, 15, 0)
+            .has_value());
+    ASSERT_TRUE(device_->wait_lane(0).has_value());
+}
+
+TEST_P(DeviceContract, ScratchMemoryIsGivenBack) {
+    EXPECT_EQ(device_->create_device_buffer(0).error().code, ErrorCode::kInvalidArgument);
+    for (int round = 0; round < (is_host() ? 20 : 200); ++round) {
+        // On a GPU more than it has, were it kept.
+        auto scratch = device_->create_device_buffer(is_host() ? 64 * kMiB : 2048 * kMiB);
+        ASSERT_TRUE(scratch.has_value()) << scratch.error().message;
+        EXPECT_GE(scratch->bytes(), 64 * kMiB);
+    }
+}
+
+TEST_P(DeviceContract, KernelsAreRefusedWhereTheyCannotRun) {
+    std::vector<std::byte> rubbish(64, std::byte{1});
+    rubbish.back() = std::byte{0}; // a driver may take it for text
+    auto loaded = device_->load_kernels(rubbish);
+    ASSERT_FALSE(loaded.has_value());
+    if (!device_->capabilities().runs_kernels) {
+        EXPECT_EQ(loaded.error().code, ErrorCode::kUnsupported);
+        EXPECT_THAT(loaded.error().message, HasSubstr("runs no kernels"));
+        EXPECT_EQ(device_->start_kernel(0, {}, 1, 1, {}).error().code, ErrorCode::kUnsupported);
+    }
+    EXPECT_EQ(is_host(), !device_->capabilities().runs_kernels);
+}
+
 TEST(HostSegment, CannotBeWrittenByAnybodyOnceSealed) {
     auto device = open_device("host-0");
     ASSERT_TRUE(device.has_value());

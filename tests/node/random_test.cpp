@@ -19,6 +19,11 @@ namespace berth::node::test {
 namespace {
 
 constexpr const char* kDocuments = R"(
+apiVersion: berth/v1
+kind: ColocationPolicy
+metadata: {name: p}
+spec: {memory: {hostTier: 1536Mi, imageDir: /images, imageLimit: 2Gi}}
+---
 kind: Model
 metadata: {name: a}
 spec: {path: /models/a}
@@ -144,7 +149,25 @@ class World {
         if (lies())
             later(LoaderExited{a.load, "killed"});
     }
+    void react(const StartCopy& a) {
+        copies_[a.load] = a.set;
+        if (lies())
+            return later(LoaderExited{a.load, "killed"});
+        if (lies())
+            later(LoadFailed{a.load, Error{ErrorCode::kIo, "disk", "DiskFull", 0}});
+        if (a.to == DeviceId("image")) {
+            later(ImageWritten{a.load, 1ULL << 30});
+            return later(LoaderExited{a.load, "0"});
+        }
+        later(LoadPlanned{a.load, "f", lies() ? WeightSetId("b") : a.set, 1ULL << 30,
+                          lies() ? 100ULL << 30 : 10ULL << 20});
+    }
     void react(const GoLoad& a) {
+        if (const auto copy = copies_.find(a.load); copy != copies_.end()) {
+            if (lies())
+                return later(LoaderExited{a.load, "killed"});
+            return later(LoadSealed{a.load, "f", copy->second, lies() ? 2ULL << 30 : 1ULL << 30});
+        }
         if (lies())
             return later(LoaderExited{a.load, "killed"});
         later(LoadSealed{a.load, "f", set_of(loads_[a.load]), 1ULL << 30});
@@ -197,7 +220,7 @@ class World {
         const auto found = state_.instances.find(name);
         const ProcessRef process =
             found != state_.instances.end() ? found->second.process : ProcessRef{};
-        switch (below(14)) {
+        switch (below(16)) {
         case 0:
         case 1:
         case 2:
@@ -216,11 +239,18 @@ class World {
             return SessionOpened{
                 name, process, "e", "", 0, EngineState::kReady, static_cast<EngineHeld>(below(3))};
         case 9:
-            return WeightsEvict{operation, WeightSetId(below(2) == 0 ? "a" : "b"), false};
+            return WeightsEvict{operation, WeightSetId(below(2) == 0 ? "a" : "b"), below(5) == 0,
+                                below(3) == 0};
         case 10:
             return LoadRequested{ModelName(below(2) == 0 ? "a" : "b"), "", "auto", {}, operation};
         case 11: { // a document goes, or all are back
             policies::Documents some = all_;
+            if (below(4) == 0) // limits move
+                some.policy->memory.host_tier_bytes = below(3) << 30;
+            if (below(4) == 0) {
+                some.policy->memory.image_dir = below(2) == 0 ? "" : "/images";
+                some.policy->memory.image_limit_bytes = below(4) << 29;
+            }
             if (below(2) == 0)
                 some.instances.erase(some.instances.begin() +
                                      static_cast<long>(below(some.instances.size())));
@@ -229,6 +259,15 @@ class World {
                     std::to_string(below(100)));
             return DocumentsApplied{some};
         }
+        case 13: {
+            const char* set = below(2) == 0 ? "a" : "b";
+            return WeightsStale{WeightSetId(set), DeviceId(below(2) == 0 ? "host-0" : "GPU-1"),
+                                std::string("/models/") + set, "size"};
+        }
+        case 14: // what nobody asked for
+            return below(2) == 0
+                       ? Event(WeightsDropped{WeightSetId("a"), DeviceId("host-tier")})
+                       : Event(ImageWritten{LoadId{below(state_.next_id + 1)}, 1ULL << 30});
         case 12:
             return below(2) == 0
                        ? Event(LeaseOpened{
@@ -245,6 +284,7 @@ class World {
     TimePoint now_{std::chrono::hours(1)};
     std::map<TimerId, TimePoint> timers_;
     std::map<LoadId, LoadKey> loads_;
+    std::map<LoadId, WeightSetId> copies_;
     std::vector<Event> queue_;
     std::ostringstream trace_;
     int next_pid_ = 100;
@@ -278,11 +318,29 @@ TEST(NodeRandom, InvariantsHoldAfterEveryEvent) {
         all += world.trace();
     }
     // The stream reaches what it is there for.
-    for (const char* word :
-         {"SendCommand nightly Pause", "SendCommand nightly Restore", "SendCommand nightly Offload",
-          "KillProcess nightly", "TerminateProcess job", "ForgetInstance", "KeepWeights a",
-          "DropWeights", "InsufficientMemory", "EngineDied", "ShortReclaim", "OperationInProgress",
-          "PersistInstance nightly Suspended", "PersistInstance chat Running", "Decision "})
+    for (const char* word : {"SendCommand nightly Pause",
+                             "SendCommand nightly Restore",
+                             "SendCommand nightly Offload",
+                             "KillProcess nightly",
+                             "TerminateProcess job",
+                             "ForgetInstance",
+                             "KeepWeights a",
+                             "DropWeights",
+                             "InsufficientMemory",
+                             "EngineDied",
+                             "ShortReclaim",
+                             "OperationInProgress",
+                             "PersistInstance nightly Suspended",
+                             "StartCopy a host-0 to host-tier",
+                             "StartCopy b host-tier to image",
+                             "from host-tier",
+                             "from image",
+                             "TierFailed",
+                             "CheckpointChanged",
+                             "Copied",
+                             "CopyFailed",
+                             "PersistInstance chat Running",
+                             "Decision "})
         EXPECT_NE(all.find(word), std::string::npos) << word << " BERTH_TEST_SEED=" << base;
 }
 
@@ -301,7 +359,7 @@ TEST(NodeRandom, NoByteIsLostOnceEverythingIsRemoved) {
             ASSERT_EQ(world.give(LeaseClosed{LeaseId{lease}}), "");
         for (const char* set : {"a", "b"})
             ASSERT_EQ(world.give(WeightsEvict{OperationId(std::string("last-") + set),
-                                              WeightSetId(set), false}),
+                                              WeightSetId(set), false, true}),
                       "");
         ASSERT_EQ(world.calm(std::chrono::hours(1)), "");
         EXPECT_TRUE(world.state().instances.empty()) << "BERTH_TEST_SEED=" << seed;

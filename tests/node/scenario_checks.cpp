@@ -36,9 +36,22 @@ std::string Runner::then(const Words& words, const std::string& rest) {
     }
     if (words[0] == "decision")
         return then_decision(words);
+    if (words[0] == "leases") { // of those that are on record apart
+        const size_t found = state_.leases.size();
+        return found == std::stoull(words[1]) ? "" : "there are " + std::to_string(found);
+    }
     if (words[0] == "free") {
         const uint64_t free = usage(state_, DeviceId(words[1])).free_bytes;
         return free == size_of(words[2]) ? "" : "free are " + format_bytes_exact(free);
+    }
+    if (words[0] == "tier")
+        return then_tier(words);
+    if (at(words, 1) == "lies" || at(words, 1) == "came")
+        return then_set(words);
+    if (at(words, 1) == "says" && done_.contains(OperationId(words[0]))) {
+        const std::string text = rest.substr(rest.find("says") + 5);
+        const std::string& said = done_.at(OperationId(words[0])).message;
+        return said.find(text) != std::string::npos ? "" : "it says: " + said;
     }
     if (is_instance(words[0]) || at(words, 1) == "gone")
         return then_instance(words);

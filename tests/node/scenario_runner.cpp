@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/node/scenario_runner.h"
+#include "scheduler/node/tiers.h"
 #include "tests/node/scenario_words.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 namespace berth::node::test {
 
@@ -84,7 +86,9 @@ std::string Runner::event(const Event& event) {
         else if (const auto* command = std::get_if<SendCommand>(&action))
             commands_[command->instance] = *command;
         else if (const auto* load = std::get_if<StartLoad>(&action))
-            load_ = load->load;
+            earlier_load_ = std::exchange(load_, load->load);
+        else if (const auto* copy = std::get_if<StartCopy>(&action))
+            copy_ = *copy;
         actions_.push_back(action);
     }
     std::string wrong;
@@ -129,6 +133,11 @@ std::string Runner::drive() {
             const LoadKey key = state_.loads.at(go->load).key;
             const WeightSetId set(key.path.substr(key.path.rfind('/') + 1));
             wrong = event(LoadSealed{go->load, "f", set, kModelBytes});
+        } else if (const auto* copy = std::get_if<StartCopy>(&action)) {
+            copy_ = *copy;
+            wrong = when_copy({"copy", copy->to == kImageTier ? "written" : "planned"});
+            if (copy->to == kImageTier && wrong.empty())
+                wrong = when_copy({"copy", "exited"});
         } else if (const auto* keep = std::get_if<KeepWeights>(&action)) {
             wrong = event(LoaderExited{keep->load, "exit code 0"});
         } else if (const auto* refuse = std::get_if<RefuseLoad>(&action)) {
@@ -163,6 +172,8 @@ std::string Runner::given(const Words& words) {
         adopted.bytes = size_of(words[4]);
         return event(adopted);
     }
+    if (words[0] == "copy")
+        return given_copy(words);
     if (words[0] == "all")
         return drive();
     return "unknown line";
@@ -173,6 +184,10 @@ std::string Runner::when(const Words& words) {
         return documents(words[1]);
     if (words[0] == "load")
         return when_load(words);
+    if (words[0] == "copy")
+        return when_copy(words);
+    if (words[0] == "the") // first load exits
+        return event(LoaderExited{earlier_load_, "exit code 0"});
     if (words[0] == "shutdown")
         return event(Shutdown{});
     if (words[0] == "time")
@@ -197,6 +212,8 @@ std::string Runner::when_load(const Words& words) {
     if (words[1] == "planned")
         return event(LoadPlanned{load_, "f", WeightSetId(word_after(words, "as", "s1")),
                                  size_of(words[2]), size_of(word_after(words, "overhead", "0"))});
+    if (words[1] == "moved")
+        return event(LoadProgress{load_, "loading", size_of(words[2]), size_of(words[4])});
     if (words[1] == "sealed")
         return event(
             LoadSealed{load_, "f", WeightSetId(word_after(words, "as", "s1")), size_of(words[2])});
@@ -230,11 +247,14 @@ std::string Runner::when_operation(const Words& words) {
     if (words[1] == "loads") {
         LoadRequested ask;
         ask.model = ModelName(words[2]);
+        ask.device = DeviceId(word_after(words, "on", ""));
         ask.operation = id;
         return event(ask);
     }
+    if (words[1] == "changed")
+        return when_changed(words);
     if (words[1] == "evicts")
-        return event(WeightsEvict{id, WeightSetId(words[2]), dry});
+        return event(WeightsEvict{id, WeightSetId(words[2]), dry, has(words, "drop")});
     if (words[1] == "pins" || words[1] == "unpins")
         return event(WeightsPin{id, WeightSetId(words[2]), words[1] == "pins"});
     return "unknown line";
@@ -266,6 +286,9 @@ std::string Runner::when_instance(const Words& words) {
         change.reason = at(words, 3);
         return event(change);
     }
+    if (what == "leases")
+        return event(LeaseOpened{LeaseId{std::stoull(words[2])}, WeightSetId(words[3]),
+                                 DeviceId(words[4]), name.value, name});
     if (what == "disconnects")
         return event(SessionClosed{name});
     if (what == "exits")

@@ -28,6 +28,19 @@
 //     [freed SIZE] then action TEXT                        then no action TEXT then order TEXT |
 //     TEXT                  then decision OBJECT rejects|takes NAME
 //
+// Of tiers (scenario_tiers.cpp):
+//
+// - given copy ID PATH TIER SIZE of DEVICE
+// - when copy planned|sealed [SIZE], written, failed R, exited
+// - when OP loads MODEL on DEVICE
+// - when OP evicts SET drop
+// - when the first load exits
+// - when SET changed at PATH
+// - then SET lies in PLACES|nothing
+// - then SET came from TIER|checkpoint
+// - then tier TIER has SIZE [and SIZE coming]
+// - then OP says TEXT
+//
 // "action" looks at what has been done since the last `when`. The invariants are checked after each
 // event. Fires timers in order as time passes.
 namespace berth::node::test {
@@ -51,6 +64,11 @@ class Runner {
     std::string given(const Words& words);
     std::string when(const Words& words);
     std::string when_load(const Words& words);
+    std::string given_copy(const Words& words);
+    std::string when_copy(const Words& words);
+    std::string when_changed(const Words& words);
+    std::string then_tier(const Words& words) const;
+    std::string then_set(const Words& words) const;
     std::string when_operation(const Words& words);
     std::string when_instance(const Words& words);
     std::string when_recovered(const Words& words);
@@ -72,7 +90,8 @@ class Runner {
     std::map<TimerId, TimePoint> timers_;
     std::map<OperationId, Operation> done_;
     std::map<InstanceName, SendCommand> commands_; // the last one to each
-    LoadId load_{};
+    LoadId load_{}, earlier_load_{};
+    StartCopy copy_; // the last one
     int next_pid_ = 100;
 };
 

@@ -73,7 +73,11 @@ TEST(Yaml, FaultsAreNamedWithTheirPlaceAndTheNearestName) {
          "expected 5 parts"},
         {policy("  memory: {hostPinnedLimit: 010Gi}\n"), "without leading zeros"},
         {policy("  memory: {hostPinnedLimit: 4Gb}\n"), "f.yaml:4:29: "},
+        {policy("  memory: {imageDir: images, imageLimit: 1Gi}\n"), "expected an absolute path"},
+        {policy("  memory: {imageDir: /images}\n"), "needs imageLimit"},
+        {policy("  memory: {imageLimit: 1Gi}\n"), "needs imageDir"},
         {policy("  preemption: {preemptMode: [Pause, Pause]}\n"), "'Pause' is given twice"},
+        {policy("  attach: {onMismatch: Maybe}\n"), "onMismatch"},
         {policy("  sharing: {compute: MPS}\n"), "MPS is still to come"},
         {policy("  sharing: {batchShareWhenBusy: 120%}\n"), "batchShareWhenBusy"},
         {policy("  tenants: [{name: t, mayAttach: [x]}]\n"), "no Model 'x'"},
@@ -89,7 +93,7 @@ TEST(Yaml, FaultsAreNamedWithTheirPlaceAndTheNearestName) {
         {instance("").replace(0, 0, "kind: Model\nmetadata: {name: m}\nspec: {path: /n}\n---\n"),
          "Model 'm' is given twice; the other is at f.yaml:1:1"},
         {"kind: Model\nmetadata: {name: m}\nspec: {path: /m, quantization: int8}\n",
-         "'int8' is still to come"},
+         "unknown value 'int8'"},
         {"kind: Model\nmetadata: {name: m}\nspec: {path: /m, tensorParallel: 2}\n",
          "'2' is still to come"},
         {"kind: Instance\nmetadata: {name: i}\nspec: {engine: {driver: vllm, command: [v]}}\n",
@@ -173,9 +177,10 @@ spec:
     memoryMargin: 1Gi
     verify: {canary: false, timeout: 31s}
     onFailure: Evict
+  attach: {verifyCanary: true, onMismatch: Disk, onChange: Refuse}
   sharing: {compute: TimeSlice, batchShareWhenBusy: 15%}
   starvation: {maxSuspendedTime: 31m, action: BoostPriority}
-  memory: {deviceReserve: 3Gi, hostPinnedLimit: 63Gi}
+  memory: {deviceReserve: 3Gi, hostPinnedLimit: 63Gi, hostTier: 31Gi, imageDir: /var/images, imageLimit: 127Gi}
   tenants:
     - {name: search, users: [svc-search], mayAttach: ["m"], maxDeviceMemory: 60Gi}
 ---
@@ -213,6 +218,8 @@ spec:
 )";
     const Documents first = read(text);
     EXPECT_EQ(first.policy->preemption.reclaim_deadline, std::chrono::milliseconds(1500));
+    EXPECT_TRUE(first.policy->attach.verify_canary);
+    EXPECT_EQ(first.policy->attach.on_mismatch, OnMismatch::kDisk);
     EXPECT_EQ(first.policy->classes[1].value, -5);
     EXPECT_DOUBLE_EQ(first.policy->sharing.batch_share_when_busy, 0.15);
     EXPECT_EQ(first.policy->tenants[0].device_memory_bytes_max, 60ULL << 30);

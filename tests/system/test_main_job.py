@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from node_under_test import BIN, PROMPTS, Node, Refused, wait_until
+from node_under_test import BIN, MODEL, POLICY, PROMPTS, Node, Refused, wait_until
 
 INVARIANT = ("--batch-invariant",)
 
@@ -25,6 +25,15 @@ def undisturbed():
 def test_a_factual_question_gets_its_right_answer():
     with Node() as node:
         assert "Paris" in node.engine().chat("What is the capital of France?")
+
+
+def test_a_set_that_was_quantised_on_the_way_in_still_knows_the_answer():
+    policy = POLICY.format(model=MODEL, extra="")
+    with Node(policy=policy.replace("{path:", "{quantization: fp8-block, path:")) as node:
+        assert "Paris" in node.engine().chat("What is the capital of France?")
+        size = node.weights()[0]["bytes"]
+        stored = sum(file.stat().st_size for file in pathlib.Path(MODEL).glob("*.safetensors"))
+        assert size < stored * 0.6, "matrices took a quarter of their float32 bytes"
 
 
 def pss_of(pid):

@@ -73,11 +73,13 @@ TEST(Fingerprint, EachInputIsAFieldThatAMismatchNames) {
     const std::string kFile = "checkpoint.files.model.safetensors.";
     const std::vector<Change> changes = {
         {"dtype", [](auto&, WeightRecipe& recipe, auto&) { recipe.dtype = "bfloat16"; }},
-        {"quantisation", [](auto&, WeightRecipe& recipe, auto&) { recipe.quantisation = "int8"; }},
-        {"slicing.tp", [](auto&, WeightRecipe& recipe, auto&) { recipe.tensor_parallel = 2; }},
-        {"slicing.rank", [](auto&, WeightRecipe& recipe, auto&) { recipe.tensor_rank = 1; }},
-        {"slicing.pp", [](auto&, WeightRecipe& recipe, auto&) { recipe.pipeline_parallel = 2; }},
-        {"slicing.stage", [](auto&, WeightRecipe& recipe, auto&) { recipe.pipeline_rank = 1; }},
+        {"quantisation.method",
+         [](auto&, WeightRecipe& recipe, auto&) { recipe.quantisation = "int8"; }},
+        {"slicing.tp", [](auto&, WeightRecipe& recipe, auto&) { recipe.parallelism.tensor = 2; }},
+        {"slicing.rank", [](auto&, WeightRecipe& recipe, auto&) { recipe.rank = 1; }},
+        {"slicing.pp", [](auto&, WeightRecipe& recipe, auto&) { recipe.parallelism.pipeline = 2; }},
+        {"slicing.dp", [](auto&, WeightRecipe& recipe, auto&) { recipe.parallelism.data = 2; }},
+        {"slicing.ep", [](auto&, WeightRecipe& recipe, auto&) { recipe.parallelism.expert = 2; }},
         {"environment.deviceKind",
          [](auto&, auto&, WeightEnvironment& wanted) { wanted.device_kind = "cuda"; }},
         {"environment.computeCapability",

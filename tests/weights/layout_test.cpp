@@ -35,6 +35,12 @@ Checkpoint checkpoint_of(const std::vector<std::pair<DType, std::vector<uint64_t
     return checkpoint;
 }
 
+WeightRecipe as(const std::string& dtype) {
+    WeightRecipe recipe;
+    recipe.dtype = dtype;
+    return recipe;
+}
+
 TEST(Layout, NeverOverlapsAndIsAlwaysAligned) {
     bool holds = rc::check("aligned, in order, apart, inside", [] {
         static constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kF16,
@@ -51,7 +57,7 @@ TEST(Layout, NeverOverlapsAndIsAlwaysAligned) {
         }
         tensors.emplace_back(DType::kU8, std::vector<uint64_t>{1});
         auto wish = *rc::gen::element<std::string>("auto", "float32", "bfloat16");
-        auto layout = plan_layout(checkpoint_of(tensors), wish);
+        auto layout = plan_layout(checkpoint_of(tensors), as(wish));
         RC_ASSERT(layout.has_value());
         RC_ASSERT(layout->tensors.size() == tensors.size());
         uint64_t end = 0;
@@ -72,7 +78,8 @@ TEST(Layout, NeverOverlapsAndIsAlwaysAligned) {
 }
 
 TEST(Layout, AutoKeepsEveryTypeAsStored) {
-    auto layout = plan_layout(checkpoint_of({{DType::kBF16, {3}}, {DType::kF8E4M3, {5}}}), "auto");
+    auto layout =
+        plan_layout(checkpoint_of({{DType::kBF16, {3}}, {DType::kF8E4M3, {5}}}), as("auto"));
     ASSERT_TRUE(layout) << layout.error().message;
     EXPECT_EQ(layout->cast_count, 0U);
     EXPECT_EQ(layout->tensors[1].offset, 256U);
@@ -80,8 +87,9 @@ TEST(Layout, AutoKeepsEveryTypeAsStored) {
 }
 
 TEST(Layout, AWishCastsFloatsAndLeavesWholeNumbers) {
-    auto layout = plan_layout(
-        checkpoint_of({{DType::kBF16, {3}}, {DType::kI32, {2}}, {DType::kF32, {2}}}), "float32");
+    auto layout =
+        plan_layout(checkpoint_of({{DType::kBF16, {3}}, {DType::kI32, {2}}, {DType::kF32, {2}}}),
+                    as("float32"));
     ASSERT_TRUE(layout) << layout.error().message;
     EXPECT_EQ(layout->cast_count, 1U);
     EXPECT_EQ(layout->tensors[0].bytes, 12U);
@@ -92,16 +100,18 @@ TEST(Layout, AWishCastsFloatsAndLeavesWholeNumbers) {
 
 TEST(Layout, ACastOfElementsThatCannotBeCastIsRefusedByName) {
     for (DType dtype : {DType::kF8E4M3, DType::kF4, DType::kOpaque, DType::kF64}) {
-        auto layout = plan_layout(checkpoint_of({{DType::kF32, {1}}, {dtype, {2}}}), "bfloat16");
+        auto layout =
+            plan_layout(checkpoint_of({{DType::kF32, {1}}, {dtype, {2}}}), as("bfloat16"));
         ASSERT_FALSE(layout);
         EXPECT_EQ(layout.error().reason, "CannotCast");
         EXPECT_THAT(layout.error().message, HasSubstr("model.safetensors: tensor 't1': found"));
     }
-    EXPECT_FALSE(plan_layout(checkpoint_of({{DType::kF32, {1}}}), "float8"));
+    EXPECT_FALSE(plan_layout(checkpoint_of({{DType::kF32, {1}}}), as("float8")));
 }
 
 TEST(Layout, MoreDimensionsThanAManifestHoldsAreRefusedByName) {
-    auto layout = plan_layout(checkpoint_of({{DType::kU8, std::vector<uint64_t>(9, 1)}}), "auto");
+    auto layout =
+        plan_layout(checkpoint_of({{DType::kU8, std::vector<uint64_t>(9, 1)}}), as("auto"));
     ASSERT_FALSE(layout);
     EXPECT_THAT(layout.error().message, HasSubstr("tensor 't0'"));
 }

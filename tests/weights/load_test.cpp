@@ -6,6 +6,7 @@
 #include "cache/load/load.h"
 
 #include "cache/load/verify.h"
+#include "tests/weights/late_copy_device.h"
 #include "tests/weights/test_checkpoint.h"
 
 #include <gmock/gmock.h>
@@ -13,76 +14,16 @@
 
 #include <cstring>
 #include <filesystem>
-#include <functional>
 
 namespace berth {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::LateCopyDevice;
 using testing::make_tensor;
 using testing::TestCheckpoint;
 using testing::touch_later;
 namespace fs = std::filesystem;
-
-// Forwards to a host device; says that it is a GPU and copies only when a lane is waited for.
-class LateCopyDevice final : public Device {
-  public:
-    LateCopyDevice() : host_(std::move(*open_device("host-0"))) {
-        capabilities_ = host_->capabilities();
-        capabilities_.kind = DeviceKind::kCuda;
-        capabilities_.cpu_addressable = false;
-    }
-    std::function<Status()> on_copy;
-
-    const std::string& id() const override { return host_->id(); }
-    const DeviceCapabilities& capabilities() const override { return capabilities_; }
-    Result<std::unique_ptr<WritableSegment>> create_segment(uint64_t bytes,
-                                                            const std::string& name) override {
-        return host_->create_segment(bytes, name);
-    }
-    Result<Mapping> map_read_only(const Segment& segment) override {
-        return host_->map_read_only(segment);
-    }
-    Result<std::unique_ptr<GrantArena>> create_grant(uint64_t bytes_max) override {
-        return host_->create_grant(bytes_max);
-    }
-    Result<HostBuffer> create_host_buffer(uint64_t bytes) override {
-        return host_->create_host_buffer(bytes);
-    }
-    Status copy_to_device(std::byte* to, const std::byte* from, uint64_t bytes) override {
-        return host_->copy_to_device(to, from, bytes);
-    }
-    Status copy_to_host(std::byte* to, const std::byte* from, uint64_t bytes) override {
-        return host_->copy_to_host(to, from, bytes);
-    }
-    Status start_copy_to_device(int lane, std::byte* to, const std::byte* from,
-                                uint64_t bytes) override {
-        if (on_copy)
-            BERTH_TRY(on_copy());
-        EXPECT_EQ(lanes_[lane].to, nullptr) << "a copy was started on a lane that is busy";
-        lanes_[lane] = {to, from, bytes};
-        return {};
-    }
-    Status wait_lane(int lane) override {
-        Copy& copy = lanes_[lane];
-        if (copy.to != nullptr)
-            std::memcpy(copy.to, copy.from, copy.bytes);
-        copy = {};
-        return {};
-    }
-    Status synchronize() override { return {}; }
-    Result<DeviceMemory> memory() override { return host_->memory(); }
-
-  private:
-    struct Copy {
-        std::byte* to = nullptr;
-        const std::byte* from = nullptr;
-        uint64_t bytes = 0;
-    };
-    std::unique_ptr<Device> host_;
-    DeviceCapabilities capabilities_;
-    Copy lanes_[kLanes];
-};
 
 // An embedding of 37 MiB and a bit, so that every way takes many chunks and a last odd one.
 void make_large(TestCheckpoint& made) {
@@ -277,16 +218,19 @@ TEST(Load, ARefusedProgressEndsTheLoad) {
 
 TEST(Load, TheCostCountsTheRingAndTheContext) {
     TestCheckpoint made;
+    make_large(made);
     made.write_single();
     LoadPlan plan = planned(made);
     LoadCost host = cost_of(plan, DeviceKind::kHost, 2);
-    EXPECT_EQ(host.host_staging_bytes, 0U);
+    EXPECT_EQ(host.host_staging_bytes, 2 * ((uint64_t{8} << 20) + 8192));
     EXPECT_EQ(host.device_overhead_bytes, 0U);
     EXPECT_EQ(host.segment_bytes[0] % 4096, 0U);
     LoadCost cuda = cost_of(plan, DeviceKind::kCuda, 2);
-    EXPECT_EQ(cuda.host_staging_bytes, stream_shape(DeviceKind::kCuda, 2).ring_bytes());
+    EXPECT_EQ(cuda.host_staging_bytes, (2 * 2 + 4) * ((uint64_t{4} << 20) + 8192));
     EXPECT_GT(cuda.device_overhead_bytes, uint64_t{500} << 20);
     EXPECT_EQ(cuda.segment_bytes[0] % (2 << 20), 0U);
+    LoadCost cast = cost_of(planned(made, "bfloat16"), DeviceKind::kHost, 2);
+    EXPECT_EQ(cast.host_staging_bytes, 2 * host.host_staging_bytes);
 }
 
 } // namespace

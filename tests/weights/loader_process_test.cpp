@@ -5,6 +5,7 @@
 #include "base/process.h"
 #include "cache/load/verify.h"
 #include "engine_shim/protocol/messages.h"
+#include "tests/weights/running_loader.h"
 #include "tests/weights/test_checkpoint.h"
 
 #include <poll.h>
@@ -24,102 +25,14 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
+using testing::loader_path;
 using testing::read_bytes;
+using testing::RunningLoader;
 using testing::safetensors_file;
 using testing::TempFolder;
 using testing::TestCheckpoint;
 using testing::touch_later;
 namespace fs = std::filesystem;
-
-std::string loader_path() {
-    const char* folder = std::getenv("BERTH_BIN_DIR");
-    return std::string(folder != nullptr ? folder : ".") + "/berth-loader";
-}
-
-Deadline soon() {
-    return std::chrono::steady_clock::now() + 20s;
-}
-
-// A loader that runs, and berthd's end of its socket.
-class RunningLoader {
-  public:
-    explicit RunningLoader(const std::string& model, std::vector<std::string> more = {}) {
-        auto pair = packet_pair();
-        EXPECT_TRUE(pair);
-        socket_ = std::move(pair->first);
-        SpawnOptions options;
-        options.command = {loader_path(),
-                           "--model",
-                           model,
-                           "--device",
-                           "host-0",
-                           "--environment",
-                           R"({"device_kind":"host"})",
-                           "--control-fd",
-                           "3"};
-        options.command.insert(options.command.end(), more.begin(), more.end());
-        options.log_path = folder_.file("log");
-        options.inherit_fds = {{pair->second.get(), 3}};
-        auto spawned = Process::spawn(options);
-        EXPECT_TRUE(spawned) << spawned.error().message;
-        process_ = std::move(*spawned);
-    }
-    ~RunningLoader() {
-        if (process_ && !ended_)
-            (void)process_.signal(SIGKILL);
-    }
-    RunningLoader(const RunningLoader&) = delete;
-    RunningLoader& operator=(const RunningLoader&) = delete;
-
-    template <typename Message>
-    Message expect() {
-        auto received = protocol::receive(socket_.get(), soon());
-        EXPECT_TRUE(received) << received.error().message << "\n" << log();
-        if (!received || !std::holds_alternative<Message>(received->message)) {
-            ADD_FAILURE() << "another message; " << log();
-            return {};
-        }
-        fds_ = std::move(received->fds);
-        return std::get<Message>(received->message);
-    }
-    // The message after all progress.
-    Result<protocol::Message> after_progress() {
-        for (;;) {
-            BERTH_ASSIGN(protocol::Received received, protocol::receive(socket_.get(), soon()));
-            if (std::holds_alternative<protocol::Progress>(received.message)) {
-                ++progress_count_;
-                continue;
-            }
-            fds_ = std::move(received.fds);
-            return received.message;
-        }
-    }
-    void send(const protocol::Message& message) {
-        Status sent = protocol::send(socket_.get(), message, {}, soon());
-        EXPECT_TRUE(sent) << sent.error().message;
-    }
-    void hang_up() { socket_.reset(); }
-    void kill() { EXPECT_TRUE(process_.signal(SIGKILL)); }
-    // The wait status, once it has ended.
-    int wait() {
-        pollfd watched = {process_.pidfd(), POLLIN, 0};
-        EXPECT_EQ(::poll(&watched, 1, 20'000), 1) << "the loader did not end";
-        ended_ = true;
-        return process_.try_wait().value_or(-1);
-    }
-    std::vector<UniqueFd>& fds() { return fds_; }
-    int progress_count() const { return progress_count_; }
-    int pid() const { return process_.id().pid; }
-    std::string log() const { return read_bytes(folder_.file("log")); }
-
-  private:
-    TempFolder folder_;
-    UniqueFd socket_;
-    Process process_;
-    std::vector<UniqueFd> fds_;
-    int progress_count_ = 0;
-    bool ended_ = false;
-};
 
 // A model with an embedding of zeros of about 400 MiB that takes no room on disk.
 void write_large(const TestCheckpoint& made) {

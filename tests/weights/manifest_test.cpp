@@ -23,6 +23,8 @@ namespace berth {
 namespace {
 
 using manifest_format::Entry;
+using manifest_format::Extension;
+using manifest_format::Extra;
 using manifest_format::Header;
 using ::testing::HasSubstr;
 
@@ -208,6 +210,81 @@ TEST(Manifest, ContradictoryPartsAreNotWritten) {
     ManifestParts outside = sample_parts();
     outside.entries[0].offset = 1 << 20;
     EXPECT_FALSE(write_manifest(outside));
+}
+
+// As an engine publishes it: a view with strides, a state, a canary.
+ManifestParts published_parts() {
+    ManifestParts parts = sample_parts();
+    parts.entries[2].strides = {1, 4};
+    parts.entries[2].shape = {4, 2};
+    parts.entries[2].storage_offset = 8;
+    parts.entries[1].kind = TensorKind::kState;
+    parts.canary_input = std::string("\0in", 3);
+    parts.canary_digest = std::string(64, 'd');
+    return parts;
+}
+
+TEST(Manifest, KeepsStridesOffsetsKindsAndTheCanaryOfPublishedSets) {
+    auto fd = write_manifest(published_parts());
+    ASSERT_TRUE(fd) << fd.error().message;
+    auto manifest = Manifest::open(*fd, kSegments);
+    ASSERT_TRUE(manifest) << manifest.error().message;
+    TensorView view = manifest->at(2);
+    EXPECT_THAT(view.strides, ::testing::ElementsAre(1, 4));
+    EXPECT_EQ(view.storage_offset, 8U);
+    EXPECT_EQ(view.offset, 256U);
+    EXPECT_EQ(view.first_byte(), 256U + 32U);
+    EXPECT_EQ(view.alias_of, "b.weight");
+    EXPECT_EQ(manifest->at(0).kind, TensorKind::kState);
+    EXPECT_EQ(manifest->at(1).kind, TensorKind::kWeight);
+    EXPECT_TRUE(manifest->at(1).strides.empty());
+    EXPECT_TRUE(manifest->has_states());
+    EXPECT_EQ(manifest->canary().input, std::string("\0in", 3));
+    EXPECT_EQ(manifest->canary().digest, std::string(64, 'd'));
+}
+
+TEST(Manifest, StaysOfTheFirstVersionWhereNothingNeedsMore) {
+    auto fd = write_manifest(sample_parts());
+    ASSERT_TRUE(fd);
+    std::string image = image_of(*fd);
+    Header header{};
+    std::memcpy(&header, image.data(), sizeof header);
+    EXPECT_EQ(header.version, manifest_format::kVersion);
+    auto manifest = Manifest::open(*fd, kSegments);
+    ASSERT_TRUE(manifest);
+    EXPECT_FALSE(manifest->has_states());
+    EXPECT_FALSE(manifest->canary());
+}
+
+TEST(Manifest, ADamagedExtensionIsCorruptNotReadOutOfBounds) {
+    auto fd = write_manifest(published_parts());
+    ASSERT_TRUE(fd);
+    const std::string image = image_of(*fd);
+    Extension good{};
+    std::memcpy(&good, image.data() + sizeof(Header), sizeof good);
+    ASSERT_EQ(good.extra_count, 2U);
+    auto opened = [&](const std::function<void(Extension&, Extra*)>& damage) {
+        std::string bytes = image;
+        Extension extension = good;
+        Extra extras[2];
+        std::memcpy(extras, bytes.data() + good.extras_at, sizeof extras);
+        damage(extension, extras);
+        std::memcpy(bytes.data() + good.extras_at, extras, sizeof extras);
+        std::memcpy(bytes.data() + sizeof(Header), &extension, sizeof extension);
+        return Manifest::open(memfd_of(bytes), kSegments).has_value();
+    };
+    EXPECT_TRUE(opened([](Extension&, Extra*) {}));
+    EXPECT_FALSE(opened([](Extension& e, Extra*) { e.extras_at = uint64_t{1} << 40; }));
+    EXPECT_FALSE(opened([](Extension& e, Extra*) { e.extras_at += 4; }));
+    EXPECT_FALSE(opened([](Extension& e, Extra*) { e.extra_count = 4; }));
+    EXPECT_FALSE(opened([](Extension& e, Extra*) { e.canary_input.bytes = uint64_t{1} << 40; }));
+    EXPECT_FALSE(opened([](Extension& e, Extra*) { e.canary_digest.bytes = 3; }));
+    EXPECT_FALSE(opened([](Extension&, Extra* x) { x[0].entry = 7; }));
+    EXPECT_FALSE(opened([](Extension&, Extra* x) { x[1].entry = 0; }));
+    EXPECT_FALSE(opened([](Extension&, Extra* x) { x[1].storage_offset = 25; }));
+    EXPECT_FALSE(opened([](Extension&, Extra* x) { x[1].storage_offset = UINT64_MAX; }));
+    EXPECT_FALSE(opened([](Extension&, Extra* x) { x[1].strides[0] = UINT64_MAX / 2; }));
+    EXPECT_FALSE(opened([](Extension&, Extra* x) { x[1].flags |= manifest_format::kFlagState; }));
 }
 
 TEST(Checksums, AreTheFoldOfTheBlocksAndSeeEveryByte) {

@@ -101,6 +101,15 @@ std::string safetensors_file(const std::vector<TestTensor>& tensors) {
     return safetensors_file(safetensors_header(tensors), data);
 }
 
+namespace {
+
+void merge(json::object& into, const json::object& more) {
+    for (const auto& [key, value] : more)
+        into[key] = value;
+}
+
+} // namespace
+
 TestCheckpoint::TestCheckpoint(std::string_view architecture, bool tied, std::string_view dtype) {
     config = {{"architectures", {boost::json::string(architecture.data(), architecture.size())}},
               {"model_type", "test"},
@@ -114,12 +123,45 @@ TestCheckpoint::TestCheckpoint(std::string_view architecture, bool tied, std::st
               {"hidden_act", "silu"},
               {"rms_norm_eps", 1e-5},
               {"tie_word_embeddings", tied}};
+    if (architecture == "Qwen3MoeForCausalLM")
+        merge(config, {{"num_experts", 4},
+                       {"num_experts_per_tok", 2},
+                       {"moe_intermediate_size", 6},
+                       {"mlp_only_layers", {0}}});
+    if (architecture.starts_with("Deepseek"))
+        merge(config, {{"n_routed_experts", 4},
+                       {"num_experts_per_tok", 2},
+                       {"moe_intermediate_size", 6},
+                       {"n_shared_experts", 2},
+                       {"first_k_dense_replace", 1},
+                       {"q_lora_rank", 10},
+                       {"kv_lora_rank", 12},
+                       {"qk_nope_head_dim", 4},
+                       {"qk_rope_head_dim", 2},
+                       {"v_head_dim", 6}});
+    fill(dtype);
+}
+
+void TestCheckpoint::fill(std::string_view dtype) {
     auto parsed = parse_config(json::serialize(config), "config.json");
     if (!parsed)
         throw std::runtime_error(parsed.error().message);
-    for (const ExpectedTensor& expected : expected_tensors(*parsed))
-        if (!(tied && expected.name == kHeadName))
-            tensors.push_back(make_tensor(expected.name, std::string(dtype), expected.shape));
+    tensors.clear();
+    for (const ExpectedTensor& expected : expected_tensors(*parsed)) {
+        std::string_view stored = expected.kind == ElementKind::kBlocks   ? "F8_E4M3"
+                                  : expected.kind == ElementKind::kScales ? "F32"
+                                                                          : dtype;
+        if (!(parsed->tie_word_embeddings && expected.name == kHeadName))
+            tensors.push_back(make_tensor(expected.name, std::string(stored), expected.shape));
+    }
+}
+
+void TestCheckpoint::quantise_by_blocks(std::string_view dtype) {
+    config["quantization_config"] = {{"quant_method", "fp8"},
+                                     {"fmt", "e4m3"},
+                                     {"activation_scheme", "dynamic"},
+                                     {"weight_block_size", {128, 128}}};
+    fill(dtype);
 }
 
 TestTensor& TestCheckpoint::tensor(std::string_view name) {

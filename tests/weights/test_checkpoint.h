@@ -45,7 +45,8 @@ std::string safetensors_file(std::string_view header, std::string_view data);
 std::string safetensors_file(const std::vector<TestTensor>& tensors);
 std::string safetensors_header(const std::vector<TestTensor>& tensors);
 
-// A tiny decoder (two layers) that a test bends before it writes it.
+// A tiny decoder (two layers; the second has experts where the architecture knows them) that a test
+// bends before it writes it.
 struct TestCheckpoint {
     TempFolder folder;
     json::object config;
@@ -53,6 +54,10 @@ struct TestCheckpoint {
 
     explicit TestCheckpoint(std::string_view architecture = "LlamaForCausalLM", bool tied = false,
                             std::string_view dtype = "F32");
+    // Makes the tensors anew, as `config` now says; quantised ones in F8_E4M3 with F32 factors.
+    void fill(std::string_view dtype = "F32");
+    // Adds the quantization_config of block-wise FP8 and makes the tensors anew.
+    void quantise_by_blocks(std::string_view dtype = "BF16");
     TestTensor& tensor(std::string_view name);
     void erase(std::string_view name);
     void write_config() const;

@@ -34,14 +34,23 @@ Status expect(int socket, std::chrono::steady_clock::duration limit, std::string
 
 } // namespace
 
-Status Control::ask(const LoadPlan& plan, const LoadCost& cost) {
+protocol::Planned planned(const LoadCost& cost) {
     protocol::Planned planned;
-    planned.fingerprint_json = plan.fingerprint.document;
-    planned.fingerprint = plan.fingerprint.sha256;
     planned.segment_bytes = cost.segment_bytes;
     planned.host_staging_bytes = cost.host_staging_bytes;
     planned.device_overhead_bytes = cost.device_overhead_bytes;
-    planned.tensors = plan.layout.tensors.size() + plan.layout.aliases.size();
+    return planned;
+}
+
+protocol::Planned planned(const LoadPlan& plan, const LoadCost& cost) {
+    protocol::Planned said = planned(cost);
+    said.fingerprint_json = plan.fingerprint().document;
+    said.fingerprint = plan.fingerprint().sha256;
+    said.tensors = plan.layout().tensors.size() + plan.layout().aliases.size();
+    return said;
+}
+
+Status Control::ask(const protocol::Planned& planned) {
     BERTH_TRY(protocol::send(socket_.get(), planned, {}, in(kSendLimit)));
     return expect<protocol::Go>(socket_.get(), kGoLimit, "Go");
 }
@@ -55,9 +64,9 @@ Status Control::progress(const std::string& phase, uint64_t done, uint64_t total
     return protocol::send(socket_.get(), message, {}, in(kSendLimit));
 }
 
-Status Control::hand_over(const LoadPlan& plan, const LoadedSet& set) {
+Status Control::hand_over(const std::string& fingerprint, const LoadedSet& set) {
     protocol::Sealed sealed;
-    sealed.fingerprint = plan.fingerprint.sha256;
+    sealed.fingerprint = fingerprint;
     sealed.segment_bytes = set.segment_bytes();
     sealed.bytes_read = set.bytes_read;
     sealed.phases = set.phases;

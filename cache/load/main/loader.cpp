@@ -2,13 +2,15 @@
 #include "cache/load/main/loader.h"
 
 #include "base/log.h"
-#include "base/units.h"
+#include "cache/load/image.h"
 #include "cache/load/main/control.h"
-#include "cache/load/main/report.h"
+#include "cache/load/main/devices.h"
+#include "cache/load/main/outcome.h"
+#include "cache/load/main/tiers.h"
+#include "cache/load/plan_report.h"
 #include "cache/load/verify.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -18,90 +20,6 @@
 namespace berth {
 
 namespace {
-
-// The device, opened as late as can be: a GPU's context takes memory that berthd grants first.
-class LateDevice {
-  public:
-    explicit LateDevice(std::string id) : id_(std::move(id)) {}
-
-    DeviceKind kind() const {
-        return id_.starts_with("host-") ? DeviceKind::kHost : DeviceKind::kCuda;
-    }
-    Result<Device*> open() {
-        if (!device_) {
-            BERTH_ASSIGN(device_, open_device(id_));
-        }
-        return device_.get();
-    }
-
-  private:
-    std::string id_;
-    std::unique_ptr<Device> device_;
-};
-
-WeightEnvironment environment_of(const Device& device) {
-    WeightEnvironment environment;
-    environment.device_kind = to_string(device.capabilities().kind);
-    environment.compute_capability = device.capabilities().compute_capability;
-    environment.cuda_version = device.capabilities().driver_version;
-    return environment;
-}
-
-// What the set is made for: as given, else as the device is. Only the latter opens the device.
-Result<WeightEnvironment> find_environment(const LoaderOptions& options, LateDevice& device) {
-    if (!options.environment_json) {
-        if (options.check && device.kind() == DeviceKind::kHost)
-            return WeightEnvironment{"host", "", "", "any"};
-        BERTH_ASSIGN(Device * opened, device.open());
-        return environment_of(*opened);
-    }
-    BERTH_ASSIGN(protocol::Environment given,
-                 protocol::environment_from_json(*options.environment_json));
-    if (!given.layout.empty() && given.layout != kLayoutTag)
-        return fail(
-            ErrorCode::kMismatch,
-            fmt::format("layout '{}' is wanted, this loader makes '{}'", given.layout, kLayoutTag),
-            "LayoutMismatch");
-    WeightEnvironment environment;
-    environment.device_kind =
-        given.device_kind.empty() ? std::string(to_string(device.kind())) : given.device_kind;
-    environment.compute_capability = given.compute_capability;
-    environment.cuda_version = given.cuda_version;
-    if (!given.torch_version.empty())
-        environment.torch_version = given.torch_version;
-    return environment;
-}
-
-// An environment that was given must be the device's: it says for which device the set may be used.
-Status check_environment(const WeightEnvironment& given, const Device& device) {
-    WeightEnvironment real = environment_of(device);
-    auto differs = [](const std::string& wanted, const std::string& is) {
-        return !wanted.empty() && wanted != is;
-    };
-    if (differs(given.device_kind, real.device_kind))
-        return fail(ErrorCode::kMismatch,
-                    fmt::format("device kind '{}' is wanted, {} is '{}'", given.device_kind,
-                                device.id(), real.device_kind),
-                    "EnvironmentMismatch");
-    if (differs(given.compute_capability, real.compute_capability))
-        return fail(ErrorCode::kMismatch,
-                    fmt::format("compute capability '{}' is wanted, {} has '{}'",
-                                given.compute_capability, device.id(), real.compute_capability),
-                    "EnvironmentMismatch");
-    return {};
-}
-
-// A line that is written over, where somebody looks.
-Status show_progress(uint64_t done, uint64_t total) {
-    if (::isatty(STDERR_FILENO) == 0)
-        return {};
-    double percent = total > 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 0;
-    fmt::print(stderr, "\rloading {:5.1f} %  {} of {} ", percent, format_bytes(done),
-               format_bytes(total));
-    if (done == total)
-        fmt::print(stderr, "\n");
-    return {};
-}
 
 Result<std::vector<std::string>> verify_set(Device& device, const LoadedSet& set) {
     BERTH_ASSIGN(Manifest manifest, Manifest::open(set.manifest, set.segment_bytes()));
@@ -127,9 +45,27 @@ Status refuse_different(const std::vector<std::string>& different) {
 void log_outcome(const LoaderOptions& options, const LoadPlan& plan, const LoadedSet& set) {
     double read_ms = set.phases.at("read");
     log::info("loaded model={} weight_set={} device={} bytes={} read_ms={:.1f} gb_per_s={:.2f} "
-              "filesystem={}",
-              options.model, plan.fingerprint.id(), options.device, set.bytes_read, read_ms,
-              static_cast<double>(set.bytes_read) / 1e6 / read_ms, set.filesystem);
+              "filesystem={} {}",
+              options.model, plan.fingerprint().id(), options.device, set.bytes_read, read_ms,
+              static_cast<double>(set.bytes_read) / 1e6 / read_ms, set.filesystem,
+              set.reader.text());
+}
+
+// FILE, or FILE.rankN where there are several.
+Status write_images(const LoaderOptions& options, const LoadPlan& plan,
+                    std::vector<LoadedSet>& sets, const std::vector<Device*>& devices) {
+    if (options.write_image.empty())
+        return {};
+    auto started = std::chrono::steady_clock::now();
+    for (size_t index = 0; index < sets.size(); ++index) {
+        std::string path = options.write_image;
+        if (sets.size() > 1)
+            path += fmt::format(".rank{}", plan.ranks[index].rank);
+        BERTH_TRY(write_image(path, view_of(sets[index]), *devices[index], options.threads, {}));
+    }
+    std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - started;
+    sets[0].phases["write_image"] = took.count();
+    return {};
 }
 
 Status load(const LoaderOptions& options, Control& control) {
@@ -145,30 +81,39 @@ Status load(const LoaderOptions& options, Control& control) {
         return {};
     }
     if (control)
-        BERTH_TRY(control.ask(plan, cost_of(plan, late.kind(), options.threads)));
-    started = std::chrono::steady_clock::now();
+        BERTH_TRY(control.ask(planned(plan, cost_of(plan, late.kind(), options.threads))));
     BERTH_ASSIGN(Device * device, late.open());
     BERTH_TRY(check_environment(request.environment, *device));
-    std::chrono::duration<double, std::milli> opening = std::chrono::steady_clock::now() - started;
     auto progress = [&](uint64_t done, uint64_t total) -> Status {
         return control ? control.progress("loading", done, total) : show_progress(done, total);
     };
-    BERTH_ASSIGN(LoadedSet set, run_load(plan, *device, options.threads, progress));
+    std::vector<Device*> devices;
+    BERTH_ASSIGN(OtherDevices others, OtherDevices::open(options, *device, devices));
+    BERTH_ASSIGN(std::vector<LoadedSet> sets, run_load(plan, devices, options.threads, progress));
+    LoadedSet& set = sets[0];
     set.phases["validate"] = validating.count();
-    set.phases["open_device"] = opening.count();
+    set.phases["open_device"] = late.opening_ms();
     std::vector<std::string> different;
     if (options.verify) {
         started = std::chrono::steady_clock::now();
-        BERTH_ASSIGN(different, verify_set(*device, set));
+        for (size_t rank = 0; rank < sets.size(); ++rank) {
+            BERTH_ASSIGN(std::vector<std::string> more, verify_set(*devices[rank], sets[rank]));
+            different.insert(different.end(), more.begin(), more.end());
+        }
         std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - started;
         set.phases["verify"] = took.count();
     }
     if (control) {
         BERTH_TRY(refuse_different(different));
-        BERTH_TRY(control.hand_over(plan, set));
+        BERTH_TRY(control.hand_over(plan.fingerprint().sha256, set));
         log_outcome(options, plan, set);
     } else {
-        LoadOutcome outcome{plan, set, options.verify, different};
+        if (different.empty())
+            BERTH_TRY(write_images(options, plan, sets, devices));
+        LoadOutcome outcome{{}, set, options.verify, different};
+        for (const RankPlan& rank : plan.ranks)
+            outcome.ranks.push_back({rank.rank, rank.fingerprint.sha256, rank.layout.segment_bytes,
+                                     rank.layout.tensors.size()});
         fmt::print("{}", options.json ? outcome_json(outcome) + "\n" : outcome_text(outcome));
         BERTH_TRY(refuse_different(different));
     }
@@ -188,11 +133,20 @@ int run_loader(LoaderOptions options) {
         }
         control = Control(std::move(socket));
     }
-    Status done = load(options, control);
+    Status done;
+    if (!options.source_fds.empty())
+        done = serve_source(options, control);
+    else if (!options.image.empty())
+        done = load_image(options, control);
+    else
+        done = load(options, control);
     if (done)
         return 0;
-    log::error("not loaded model={} code={} reason={}: {}", options.model,
-               to_string(done.error().code), done.error().reason, done.error().message);
+    std::string what = !options.model.empty()   ? "model=" + options.model
+                       : !options.image.empty() ? "image=" + options.image
+                                                : "source=" + options.source_device;
+    log::error("not loaded {} code={} reason={}: {}", what, to_string(done.error().code),
+               done.error().reason, done.error().message);
     if (control)
         control.tell_failure(done.error());
     return 1;

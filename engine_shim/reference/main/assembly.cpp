@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/main/assembly.h"
 
+#include "base/hash.h"
+#include "base/json.h"
 #include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/main/torch_weights.h"
 #include "engine_shim/reference/model/runner.h"
 #include "engine_shim/reference/model/torch_device.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +23,7 @@ namespace {
 // Work space of a GPU engine within its grant: activations, logits, the library's scratch.
 constexpr uint64_t kWorkspaceMin = uint64_t{256} << 20;
 constexpr uint64_t kWorkspaceMax = uint64_t{2} << 30;
+constexpr uint32_t kCanaryTokens = 16;
 
 class Stopwatch {
   public:
@@ -104,12 +108,14 @@ struct Assembly::State {
     std::unique_ptr<Scheduler> scheduler;
     std::unique_ptr<KvMemory> memory;
     EngineSettings settings;
+    SchedulerLimits limits; // of trials: one sequence
 
     Status load(const Options& options, Client& client);
     Status back_grant(const Options& options, Client& client);
     Status make_memory(const Options& options, Client& client, DecoderWeights decoder);
     Status make_settings(const Options& options, Client& client, uint64_t largest);
     Status warm_up(const Options& options);
+    Result<std::vector<int32_t>> generate(std::vector<int32_t> prompt, uint32_t count);
 };
 
 Assembly::Assembly() : state_(std::make_unique<State>()) {}
@@ -162,6 +168,7 @@ Status Assembly::State::make_settings(const Options& options, Client& client, ui
     settings.vocab = config.vocab;
     settings.max_batch = options.max_batch;
     settings.eos_tokens = config.eos_tokens;
+    settings.weights_private = !weights.private_reason().empty();
     settings.capacity_blocks = memory->blocks_within(largest);
     const uint64_t tokens = settings.capacity_blocks * options.block_tokens;
     const uint32_t wanted = options.max_context != 0 ? options.max_context : config.max_positions;
@@ -200,14 +207,58 @@ Status Assembly::State::warm_up(const Options& options) {
     request.max_new_tokens = 2;
     request.temperature = 0;
     request.ignore_eos = true;
-    Scheduler trial(
-        SchedulerLimits{1, options.prefill_chunk, options.block_tokens, options.batch_invariant},
-        {});
+    limits = {1, options.prefill_chunk, options.block_tokens, options.batch_invariant};
+    Scheduler trial(limits, {});
     trial.allocator().resize(scheduler->allocator().total());
     trial.add(request, [](const TokenEvent&) {});
     while (!trial.idle())
         BERTH_TRY(trial.step(*runner, {}));
     return memory->verify();
+}
+
+// Greedy tokens after a prompt, by a scheduler of their own.
+Result<std::vector<int32_t>> Assembly::State::generate(std::vector<int32_t> prompt,
+                                                       uint32_t count) {
+    GenerationRequest request;
+    request.id = "canary";
+    request.prompt = std::move(prompt);
+    request.max_new_tokens = count;
+    request.temperature = 0;
+    request.ignore_eos = true;
+    Scheduler trial(limits, {});
+    trial.allocator().resize(scheduler->allocator().total());
+    std::vector<int32_t> tokens;
+    trial.add(request, [&tokens](const TokenEvent& event) {
+        if (event.token >= 0)
+            tokens.push_back(event.token);
+    });
+    while (!trial.idle())
+        BERTH_TRY(trial.step(*runner, {}));
+    return tokens;
+}
+
+Result<std::string> Assembly::canary_digest() {
+    const std::string input(state_->weights.canary().input);
+    BERTH_ASSIGN(const json::value parsed, json::parse(input, "the canary's input"));
+    std::vector<int32_t> prompt;
+    if (const json::array* ids = parsed.if_array())
+        for (const json::value& id : *ids) {
+            boost::json::error_code error;
+            const auto token = id.to_number<int32_t>(error);
+            if (error || token < 0 || static_cast<uint32_t>(token) >= state_->config.vocab)
+                return fail(ErrorCode::kCorrupt,
+                            fmt::format("the canary's input has {} where a token id below {} is "
+                                        "expected",
+                                        json::serialize(id), state_->config.vocab));
+            prompt.push_back(token);
+        }
+    if (prompt.empty() || prompt.size() + kCanaryTokens > state_->settings.max_context)
+        return fail(ErrorCode::kCorrupt,
+                    fmt::format("the canary's input is no array of 1 to {} token ids",
+                                state_->settings.max_context));
+    BERTH_ASSIGN(const std::vector<int32_t> tokens,
+                 state_->generate(std::move(prompt), kCanaryTokens));
+    return sha256_hex(fmt::format("[{}]", fmt::join(tokens, ",")));
 }
 
 Result<std::unique_ptr<Assembly>> Assembly::make(const Options& options, Client& client,

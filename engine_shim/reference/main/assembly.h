@@ -29,6 +29,10 @@ class Assembly {
     const EngineSettings& settings() const;
     Engine::Parts parts(EngineHost& host);
     const WeightSet& weights() const;
+    // What this engine makes of the set's canary: its input is a JSON array of token ids; greedy
+    // decoding gives 16 more, and the digest is the SHA-256 of these as a JSON array without
+    // spaces. Before the engine runs.
+    Result<std::string> canary_digest();
 
   private:
     Assembly();

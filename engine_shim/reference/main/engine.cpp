@@ -103,6 +103,7 @@ void Engine::publish() {
     stats.blocks_total = parts_.scheduler.allocator().total();
     stats.blocks_free = parts_.scheduler.allocator().free();
     stats.gate_pauses = parts_.host.gate_pauses();
+    stats.weights_private = settings_.weights_private;
     stats.held = parts_.memory.offloaded() ? "Offloaded" : "";
     stats.last_error = last_error_;
     EngineHost::Load load{stats.requests_running,

@@ -20,6 +20,7 @@ struct EngineSettings {
     uint32_t max_context = 0;
     uint32_t max_batch = 16;
     std::vector<int32_t> eos_tokens;
+    bool weights_private = false;
     uint64_t capacity_blocks = 0; // of the largest grant: what a request may need at most
     uint32_t queue_max = 4096;    // requests waiting; more are ResourceExhausted
     bool drain_on_stop = true;    // finish what is running within the grace time

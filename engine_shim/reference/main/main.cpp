@@ -72,6 +72,8 @@ Result<ClientOptions> client_options(const Options& options) {
         made.mode = AttachMode::kDaemon;
     else if (options.mode == "client")
         made.mode = AttachMode::kClient;
+    if (!options.fallback.empty())
+        made.fallback = options.fallback == "disk" ? Fallback::kDisk : Fallback::kFail;
     if (!options.model.empty())
         made.model_path = options.model;
     if (!options.device.empty())
@@ -82,10 +84,11 @@ Result<ClientOptions> client_options(const Options& options) {
     return made;
 }
 
-Result<WeightSet> attach(Client& client, const ClientOptions& options) {
+Result<WeightSet> attach(Client& client, const ClientOptions& connection, const Options& options) {
     AttachRequest request;
-    if (options.instance.empty())
-        request.path = options.model_path;
+    request.weight_set = options.weight_set;
+    if (connection.instance.empty() && options.weight_set.empty())
+        request.path = connection.model_path;
     std::string phase;
     return client.attach(request, [&phase](const protocol::Progress& progress) {
         if (progress.phase != phase)
@@ -99,7 +102,7 @@ Result<WeightSet> attach(Client& client, const ClientOptions& options) {
 Status live(const Options& options, const ClientOptions& connection, Client& client,
             Phases& phases) {
     phases.restart();
-    BERTH_ASSIGN(WeightSet weights, attach(client, connection));
+    BERTH_ASSIGN(WeightSet weights, attach(client, connection, options));
     phases.mark("attach");
     std::future<Result<std::shared_ptr<Frontend::Prepared>>> preparing =
         std::async(std::launch::async, Frontend::prepare, options, weights.model_path());
@@ -107,6 +110,10 @@ Status live(const Options& options, const ClientOptions& connection, Client& cli
                                                      [&](const std::string& name, double ms) {
                                                          phases.note(name, ms);
                                                      }));
+    if (assembly->weights().canary()) {
+        BERTH_ASSIGN(const std::string digest, assembly->canary_digest());
+        BERTH_TRY(client.report_canary(assembly->weights(), digest));
+    }
     phases.restart();
     ClientHost host(client);
     Engine engine(assembly->settings(), assembly->parts(host));

@@ -27,10 +27,18 @@ void add_options(CLI::App& app, Options& options, std::string& kv_memory) {
     app.add_option("--model", options.model, "Checkpoint folder (modes off and guest)")
         ->envname("BERTH_MODEL_PATH");
     app.add_option(
-           "--mode", options.mode,
+           "--berth-mode,--mode", options.mode,
            "daemon: bring berthd up if needed; client: berthd must be there; off: load alone")
         ->envname("BERTH_MODE")
         ->check(CLI::IsMember({"daemon", "client", "off"}));
+    app.add_option("--berth-fallback", options.fallback,
+                   "Where no shared weights may be used: disk loads them for this process alone, "
+                   "fail does not; else disk in mode daemon, fail in client")
+        ->envname("BERTH_FALLBACK")
+        ->check(CLI::IsMember({"disk", "fail"}));
+    app.add_option("--weight-set", options.weight_set,
+                   "Attach to the published set with this id; its canary, if its publisher left "
+                   "one, is reproduced before the engine is ready");
     app.add_option("--device", options.device, "host-N, cuda, or a GPU's UUID")
         ->envname("BERTH_DEVICE");
     app.add_option("--dtype", options.dtype, "Must be the checkpoint's, which 'auto' takes")

@@ -14,9 +14,11 @@ struct Options {
     std::string listen; // HOST:PORT; port 0: any
     std::string batch_input;
     std::string batch_output;
-    std::string model;  // checkpoint folder; BERTH_MODEL_PATH
-    std::string mode;   // daemon | client | off; BERTH_MODE
-    std::string device; // BERTH_DEVICE
+    std::string model;      // checkpoint folder; BERTH_MODEL_PATH
+    std::string mode;       // daemon | client | off; BERTH_MODE
+    std::string fallback;   // disk | fail; BERTH_FALLBACK; empty: the mode's own
+    std::string weight_set; // a published set's id instead of the model's
+    std::string device;     // BERTH_DEVICE
     std::string dtype = "auto";
     std::string served_model_name;
     uint32_t max_batch = 16;

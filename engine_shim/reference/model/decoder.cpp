@@ -19,6 +19,19 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
     return wide.mul(variance.add_(epsilon).rsqrt_()).to(x.scalar_type()).mul_(weight);
 }
 
+// FP8 blocks become the model's dtype for this one product: simple and exact, not fast.
+at::Tensor linear(const at::Tensor& x, const LinearWeight& w, const at::Tensor& bias) {
+    if (!w.scales.defined())
+        return at::linear(x, w.weight, bias);
+    constexpr int64_t kBlock = 128;
+    const at::Tensor scales = w.scales.to(at::kFloat)
+                                  .repeat_interleave(kBlock, 0)
+                                  .narrow(0, 0, w.weight.size(0))
+                                  .repeat_interleave(kBlock, 1)
+                                  .narrow(1, 0, w.weight.size(1));
+    return at::linear(x, w.weight.to(at::kFloat).mul_(scales).to(x.scalar_type()), bias);
+}
+
 // Rotates pairs (i, i + half) of every head of [rows, heads, head_dim].
 at::Tensor rotate(const at::Tensor& x, const AttentionPlan& plan) {
     const int64_t half = x.size(-1) / 2;
@@ -53,9 +66,9 @@ at::Tensor attend(const ModelConfig& config, const KvCache& cache, const Attenti
 at::Tensor attention(const ModelConfig& config, const LayerWeights& w, const KvCache& cache,
                      const AttentionPlan& plan, uint32_t layer, const at::Tensor& x) {
     const int64_t dim = config.head_dim;
-    at::Tensor q = at::linear(x, w.q, w.q_bias).view({plan.rows, -1, dim});
-    at::Tensor k = at::linear(x, w.k, w.k_bias).view({plan.rows, -1, dim});
-    const at::Tensor v = at::linear(x, w.v, w.v_bias).view({plan.rows, -1, dim});
+    at::Tensor q = linear(x, w.q, w.q_bias).view({plan.rows, -1, dim});
+    at::Tensor k = linear(x, w.k, w.k_bias).view({plan.rows, -1, dim});
+    const at::Tensor v = linear(x, w.v, w.v_bias).view({plan.rows, -1, dim});
     if (config.qk_norm) {
         q = rms_norm(q, w.q_norm, config.norm_epsilon);
         k = rms_norm(k, w.k_norm, config.norm_epsilon);
@@ -73,13 +86,13 @@ at::Tensor attention(const ModelConfig& config, const LayerWeights& w, const KvC
     if (rows < plan.rows) // padding rows of a decode batch attend to nothing
         outputs.push_back(at::zeros({plan.rows - rows, outputs[0].size(1)}, x.options()));
     const at::Tensor mixed = outputs.size() == 1 ? outputs[0] : at::cat(outputs, 0);
-    return at::linear(mixed, w.o, w.o_bias);
+    return linear(mixed, w.o, w.o_bias);
 }
 
 at::Tensor feed_forward(const LayerWeights& w, const at::Tensor& x) {
-    at::Tensor gate = at::linear(x, w.gate, w.gate_bias);
+    at::Tensor gate = linear(x, w.gate, w.gate_bias);
     at::silu_(gate);
-    return at::linear(gate.mul_(at::linear(x, w.up, w.up_bias)), w.down, w.down_bias);
+    return linear(gate.mul_(linear(x, w.up, w.up_bias)), w.down, w.down_bias);
 }
 
 // A block that this step begins and does not fill is cleared first.

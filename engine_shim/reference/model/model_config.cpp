@@ -121,6 +121,16 @@ Result<RopeConfig> read_rope(const json::value& config, uint32_t max_positions,
                        "default, linear, dynamic, llama3 and yarn");
 }
 
+// As the DeepSeek-V3 checkpoints say it.
+bool is_block_fp8(const json::value& quantisation) {
+    const json::object* object = quantisation.if_object();
+    if (object == nullptr || !object->contains("quant_method"))
+        return false;
+    const json::value blocks = {128, 128};
+    const json::value* size = object->if_contains("weight_block_size");
+    return object->at("quant_method") == "fp8" && size != nullptr && *size == blocks;
+}
+
 Status read_architecture(json::Reader& reader, std::string_view what, ModelConfig& config) {
     const std::string type = reader.string("model_type");
     const bool attention_bias = reader.boolean("attention_bias", false);
@@ -142,8 +152,10 @@ Status read_architecture(json::Reader& reader, std::string_view what, ModelConfi
     const std::string activation = reader.string("hidden_act", "silu");
     if (activation != "silu")
         return unsupported(what, fmt::format("hidden_act '{}'", activation), "silu");
-    if (reader.any("quantization_config") != nullptr)
-        return unsupported(what, "quantization_config", "float32 and bfloat16 weights");
+    if (const json::value* quantisation = reader.any("quantization_config");
+        quantisation != nullptr && !is_block_fp8(*quantisation))
+        return unsupported(what, "quantization_config",
+                           "float32, bfloat16 and block-wise FP8 weights");
     if (reader.boolean("use_sliding_window", false))
         return unsupported(what, "use_sliding_window", "attention over the whole context");
     return {};

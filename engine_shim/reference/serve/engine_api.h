@@ -68,9 +68,10 @@ struct EngineStats {
     uint64_t blocks_total = 0;
     uint64_t blocks_free = 0;
     uint64_t gate_pauses = 0;
-    bool ready = false;     // one step was verified and the engine is not held
-    std::string held;       // "", "Paused", "Offloaded"
-    std::string last_error; // of the last step that failed, empty if none
+    bool weights_private = false; // loaded for this process alone
+    bool ready = false;           // one step was verified and the engine is not held
+    std::string held;             // "", "Paused", "Offloaded"
+    std::string last_error;       // of the last step that failed, empty if none
 };
 
 // Thread rule: every call is thread-safe and short; none waits for a step. Callbacks run on the

@@ -79,6 +79,9 @@ std::string ServerMetrics::text(const engine::EngineStats& stats) const {
                                           : 1 - static_cast<double>(stats.blocks_free) /
                                                     static_cast<double>(stats.blocks_total);
     one(out, "berth_engine_kv_usage_ratio", "gauge", "Used share of the key-value cache.", used);
+    gauge("berth_engine_weights_private",
+          "1 where the weights were loaded for this process alone, 0 where they are shared.",
+          stats.weights_private ? 1 : 0);
     gauge("berth_engine_ready", "1 once a step was verified and while nothing holds the engine.",
           stats.ready ? 1 : 0);
     return out;

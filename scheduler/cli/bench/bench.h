@@ -16,6 +16,9 @@ struct Options {
     std::string mode = "Offload";
     std::string model, weights, socket; // what to attach to, and where
     std::string config, berthd, log;    // how to start berthd again
+    std::string checkpoint;             // what berth-loader loads
+    std::string device = "host-0";      // and where
+    std::string image_dir;              // where an image is written; empty: beside the checkpoint
     int rounds_or(int fallback) const { return rounds > 0 ? rounds : fallback; }
 };
 
@@ -31,6 +34,11 @@ Status attach(const AdminClient& client, const Options& options);
 Status preempt(const AdminClient& client, const Options& options);
 Status start(const AdminClient& client, const Options& options);
 Status recover(const AdminClient& client, const Options& options);
+Status attach_storm(const AdminClient& client, const Options& options);
 Status daemon(const AdminClient& client, const Options& options);
+Status load_warm(const AdminClient& client, const Options& options);
+Status load_image(const AdminClient& client, const Options& options);
+Status load_cold(const AdminClient& client, const Options& options);
+Status quantise(const AdminClient& client, const Options& options);
 
 } // namespace berth::cli::bench

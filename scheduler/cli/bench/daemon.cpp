@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/unique_fd.h"
 #include "cache/memory/nvml.h"
 #include "scheduler/cli/bench/figures.h"
 #include "scheduler/cli/bench/node_calls.h"
@@ -7,36 +6,11 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <unistd.h>
-
 namespace berth::cli::bench {
 
 namespace {
 
 constexpr std::chrono::seconds kIdleLook{2};
-// utime and stime among the fields of /proc/PID/stat that follow the name.
-constexpr size_t kUserTime = 11;
-constexpr size_t kSystemTime = 12;
-
-Result<double> cpu_seconds(uint64_t pid) {
-    BERTH_ASSIGN(std::string stat, read_file(fmt::format("/proc/{}/stat", pid), 4096));
-    size_t at = stat.rfind(')');
-    if (at == std::string::npos)
-        return fail(ErrorCode::kCorrupt, fmt::format("/proc/{}/stat is not as expected", pid));
-    uint64_t ticks = 0;
-    at += 2;
-    for (size_t field = 0; field <= kSystemTime && at < stat.size(); ++field) {
-        size_t end = std::min(stat.find(' ', at), stat.size());
-        uint64_t number = 0;
-        if (field == kUserTime || field == kSystemTime)
-            std::from_chars(stat.data() + at, stat.data() + end, number);
-        ticks += number;
-        at = end + 1;
-    }
-    return static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
 // By the driver's word, over all GPUs; nothing where there is no driver.
 std::optional<uint64_t> gpu_bytes_of(int pid) {
     auto nvml = Nvml::open();

@@ -2,13 +2,16 @@
 #include "scheduler/cli/bench/node_calls.h"
 
 #include "base/process.h"
+#include "base/unique_fd.h"
 #include "scheduler/cli/bench/figures.h"
 #include "scheduler/cli/commands.h"
 #include "scheduler/cli/waiting.h"
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <poll.h>
+#include <unistd.h>
 
 namespace berth::cli::bench {
 
@@ -18,6 +21,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLookEvery{5};
 constexpr std::chrono::seconds kRunningMax{300};
+// utime and stime among the fields of /proc/PID/stat that follow the name.
+constexpr size_t kUserTime = 11;
+constexpr size_t kSystemTime = 12;
 
 } // namespace
 
@@ -88,6 +94,24 @@ Result<double> until_running(const AdminClient& client, const std::string& name,
                                     kRunningMax.count()));
         pause_between_looks(kLookEvery);
     }
+}
+
+Result<double> cpu_seconds(uint64_t pid) {
+    BERTH_ASSIGN(std::string stat, read_file(fmt::format("/proc/{}/stat", pid), 4096));
+    size_t at = stat.rfind(')');
+    if (at == std::string::npos)
+        return fail(ErrorCode::kCorrupt, fmt::format("/proc/{}/stat is not as expected", pid));
+    uint64_t ticks = 0;
+    at += 2;
+    for (size_t field = 0; field <= kSystemTime && at < stat.size(); ++field) {
+        size_t end = std::min(stat.find(' ', at), stat.size());
+        uint64_t number = 0;
+        if (field == kUserTime || field == kSystemTime)
+            std::from_chars(stat.data() + at, stat.data() + end, number);
+        ticks += number;
+        at = end + 1;
+    }
+    return static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
 Result<std::vector<double>> round_trips(const AdminClient& client, int rounds) {

@@ -34,6 +34,8 @@ Result<std::optional<double>> until_token(const AdminClient& client, const std::
 Result<double> until_running(const AdminClient& client, const std::string& name,
                              std::chrono::steady_clock::time_point since);
 
+// User and system time that a process has used so far.
+Result<double> cpu_seconds(uint64_t pid);
 // One trip to berthd and back by the admin socket, `rounds` times.
 Result<std::vector<double>> round_trips(const AdminClient& client, int rounds);
 // Starts a program that ends at once (--help, --version) and waits for it, `rounds` times.

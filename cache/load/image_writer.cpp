@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/hash.h"
+#include "base/units.h"
+#include "cache/load/drain.h"
+#include "cache/load/image.h"
+#include "cache/load/image_format.h"
+#include "cache/load/verify.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace berth {
+
+using image_format::Header;
+using image_format::SegmentPlace;
+
+namespace {
+
+constexpr mode_t kMode = 0644;
+
+// A file that has no name in its folder, or one of its own, until it is whole. One thread, but
+// write(), which any may call.
+class NewFile {
+  public:
+    static Result<NewFile> create(const std::string& path) {
+        NewFile file;
+        file.path_ = path;
+        std::filesystem::path folder = std::filesystem::path(path).parent_path();
+        file.folder_ = folder.empty() ? "." : folder.string();
+        // Without a name it is gone with its writer, however that ends.
+        file.fd_ = UniqueFd(::open(file.folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kMode));
+        if (file.fd_)
+            return file;
+        // Not every file system has such.
+        file.temporary_ = file.temporary_name();
+        file.fd_ =
+            UniqueFd(::open(file.temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kMode));
+        if (!file.fd_) {
+            auto failed = fail_errno(file.temporary_);
+            file.temporary_.clear();
+            return failed;
+        }
+        return file;
+    }
+    NewFile(NewFile&&) noexcept = default;
+    NewFile& operator=(NewFile&&) = delete;
+    ~NewFile() {
+        if (fd_ && !temporary_.empty())
+            ::unlink(temporary_.c_str());
+    }
+
+    // Takes the room, so that a full disk is known before anything is copied.
+    Status reserve(uint64_t bytes) const {
+        int rc = 0;
+        do {
+            rc = ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes));
+        } while (rc != 0 && errno == EINTR);
+        if (rc == 0)
+            return {};
+        int error_number = errno;
+        if (error_number == ENOSPC || error_number == EDQUOT) {
+            struct statvfs facts{};
+            bool known = ::statvfs(folder_.c_str(), &facts) == 0;
+            return fail(
+                Error{ErrorCode::kResourceExhausted,
+                      fmt::format("{}: the image has {}, its folder has room for {}; free some, or "
+                                  "write it elsewhere",
+                                  path_, format_bytes(bytes),
+                                  known ? format_bytes(facts.f_bavail * facts.f_frsize) : "less"),
+                      "NoRoom", error_number});
+        }
+        // A file system that cannot reserve: it grows as it is written.
+        if (::ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0)
+            return fail_errno(path_);
+        return {};
+    }
+
+    Status write(uint64_t offset, std::span<const std::byte> bytes) const {
+        for (size_t done = 0; done < bytes.size();) {
+            ssize_t put = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done,
+                                   static_cast<off_t>(offset + done));
+            if (put < 0 && errno == EINTR)
+                continue;
+            if (put < 0)
+                return fail_errno(
+                    fmt::format("{}: writing {} bytes at offset {}", path_, bytes.size(), offset));
+            done += static_cast<size_t>(put);
+        }
+        return {};
+    }
+
+    // All of it on disk first, then its name.
+    Status publish() {
+        if (::fsync(fd_.get()) != 0)
+            return fail_errno(path_);
+        if (temporary_.empty()) {
+            std::string name = temporary_name();
+            std::string self = fmt::format("/proc/self/fd/{}", fd_.get());
+            if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0)
+                return fail_errno(name);
+            temporary_ = name;
+        }
+        // Puts it in an older image's place, too.
+        if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+            return fail_errno(path_);
+        temporary_.clear();
+        UniqueFd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        if (!folder || ::fsync(folder.get()) != 0)
+            return fail_errno(folder_);
+        return {};
+    }
+
+  private:
+    NewFile() = default;
+    std::string temporary_name() const {
+        return fmt::format("{}.{}.partial", path_, random_hex(8));
+    }
+
+    std::string path_;
+    std::string folder_;
+    std::string temporary_; // empty: it has no name
+    UniqueFd fd_;
+};
+
+template <size_t N>
+Status put_text(char (&field)[N], const std::string& text, std::string_view what) {
+    if (text.size() >= N)
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("the set's {} is '{}', an image holds {} characters of it", what,
+                                text, N - 1));
+    std::memcpy(field, text.data(), text.size());
+    return {};
+}
+
+Result<std::string> read_manifest_bytes(const UniqueFd& manifest) {
+    struct stat facts{};
+    if (::fstat(manifest.get(), &facts) != 0)
+        return fail_errno("looking at the manifest's descriptor");
+    std::string bytes(static_cast<size_t>(facts.st_size), '\0');
+    ssize_t got = ::pread(manifest.get(), bytes.data(), bytes.size(), 0);
+    if (got < 0)
+        return fail_errno("reading the manifest");
+    if (static_cast<size_t>(got) != bytes.size())
+        return fail(ErrorCode::kIo, "the manifest could not be read in one piece");
+    return bytes;
+}
+
+// Header, table and manifest: all before the first segment.
+struct Front {
+    std::string bytes;
+    std::vector<SegmentPlace> places;
+    uint64_t file_bytes = 0;
+};
+
+Result<Front> make_front(const SetView& set, const Manifest& manifest) {
+    BERTH_ASSIGN(std::string text, read_manifest_bytes(set.manifest));
+    BERTH_ASSIGN(SetEnvironment made_for, set_environment(manifest.fingerprint_json()));
+    Header header{};
+    header.magic = image_format::kMagic;
+    header.version = image_format::kVersion;
+    header.segment_count = static_cast<uint32_t>(set.segments.size());
+    header.header_bytes = image_format::header_bytes_for(set.segments.size());
+    header.manifest_at = header.header_bytes;
+    header.manifest_bytes = text.size();
+    Checksum checksum = checksum_of(std::as_bytes(std::span(text)));
+    header.manifest_checksum_low = checksum.low;
+    header.manifest_checksum_high = checksum.high;
+    std::string_view fingerprint = manifest.fingerprint();
+    if (fingerprint.size() != sizeof header.fingerprint)
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("the set's fingerprint has {} digits, expected {}",
+                                fingerprint.size(), sizeof header.fingerprint));
+    std::memcpy(header.fingerprint, fingerprint.data(), fingerprint.size());
+    BERTH_TRY(put_text(header.layout, made_for.layout, "layout"));
+    BERTH_TRY(put_text(header.device_kind, made_for.device_kind, "device kind"));
+    BERTH_TRY(
+        put_text(header.compute_capability, made_for.compute_capability, "compute capability"));
+
+    Front front;
+    uint64_t at = header.manifest_at + image_format::align_up(text.size());
+    for (const Segment& segment : set.segments) {
+        front.places.push_back({at, segment.bytes});
+        at += image_format::align_up(segment.bytes);
+    }
+    header.file_bytes = front.file_bytes = at;
+    front.bytes.resize(header.header_bytes);
+    std::memcpy(front.bytes.data(), &header, sizeof header);
+    std::memcpy(front.bytes.data() + sizeof header, front.places.data(),
+                front.places.size() * sizeof(SegmentPlace));
+    checksum = checksum_of(std::as_bytes(std::span(front.bytes)));
+    header.header_checksum_low = checksum.low;
+    header.header_checksum_high = checksum.high;
+    std::memcpy(front.bytes.data(), &header, sizeof header);
+    front.bytes += text;
+    return front;
+}
+
+} // namespace
+
+Status write_image(const std::string& path, const SetView& set, Device& device, int threads,
+                   const StreamProgress& progress) {
+    BERTH_ASSIGN(Manifest manifest, Manifest::open(set.manifest, set.segment_bytes()));
+    BERTH_ASSIGN(Front front, make_front(set, manifest));
+    BERTH_ASSIGN(std::vector<Mapping> mappings, map_segments(set, device));
+    // A fault of this memory must not outlive it.
+    BERTH_ASSIGN(std::vector<std::string> different, verify(device, manifest, mappings));
+    if (!different.empty())
+        return checksum_mismatch(device.id(), different,
+                                 "no image is made of it; load the checkpoint again, and suspect "
+                                 "the device's memory");
+    BERTH_ASSIGN(NewFile file, NewFile::create(path));
+    BERTH_TRY(file.reserve(front.file_bytes));
+    std::vector<DeviceExtent> extents;
+    for (const Mapping& mapping : mappings)
+        extents.push_back({mapping.data(), mapping.bytes()});
+    auto store = [&](size_t segment, uint64_t offset, std::span<const std::byte> bytes) {
+        return file.write(front.places[segment].at + offset, bytes);
+    };
+    BERTH_TRY(drain(device, extents, threads, store, progress));
+    BERTH_TRY(file.write(0, std::as_bytes(std::span(front.bytes))));
+    return file.publish();
+}
+
+} // namespace berth

@@ -1,0 +1,66 @@
+# berth_kernels(TARGET SOURCE IMAGE): compiles SOURCE (.cu) with nvcc into a fatbin and embeds it into
+# IMAGE, a .cpp of TARGET that includes the file BERTH_KERNEL_IMAGE. Nothing of CUDA is linked: the
+# driver loads the fatbin at run time. Without a usable nvcc the build goes on, IMAGE is empty and
+# the CPU does the work.
+
+set(BERTH_CUDA_ARCHITECTURES "90-real;100-real;120-real;120-virtual" CACHE STRING
+    "GPU architectures of the kernels: NN-real for code, NN-virtual for PTX")
+
+find_program(BERTH_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)
+set(BERTH_KERNEL_FLAGS)
+if(BERTH_NVCC)
+    execute_process(COMMAND ${BERTH_NVCC} --list-gpu-arch
+        OUTPUT_VARIABLE BERTH_NVCC_KNOWS ERROR_QUIET)
+    foreach(wanted IN LISTS BERTH_CUDA_ARCHITECTURES)
+        if(NOT wanted MATCHES "^([0-9]+[a-z]?)-(real|virtual)$")
+            message(FATAL_ERROR "BERTH_CUDA_ARCHITECTURES: '${wanted}' is neither NN-real nor NN-virtual")
+        endif()
+        set(number ${CMAKE_MATCH_1})
+        set(prefix sm)
+        if(CMAKE_MATCH_2 STREQUAL "virtual")
+            set(prefix compute)
+        endif()
+        string(REGEX REPLACE "[a-z]" "" plain ${number})
+        if("${BERTH_NVCC_KNOWS}" MATCHES "compute_${plain}")
+            list(APPEND BERTH_KERNEL_FLAGS -gencode arch=compute_${number},code=${prefix}_${number})
+        endif()
+    endforeach()
+endif()
+# One try tells whether nvcc gets along with the language and with our compiler as its host's.
+set(BERTH_KERNEL_BASE_FLAGS --fatbin -std=c++20 -O3 -fmad=false -ccbin ${CMAKE_CXX_COMPILER})
+if(BERTH_KERNEL_FLAGS AND NOT "${BERTH_NVCC_WORKS}" STREQUAL "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}")
+    file(WRITE ${CMAKE_BINARY_DIR}/nvcc_check/check.cu
+        "#include <cuda_fp8.h>\n#include <cstdint>\nextern \"C\" __global__ void check(uint32_t* to) { *to = 1; }\n")
+    execute_process(
+        COMMAND ${BERTH_NVCC} ${BERTH_KERNEL_BASE_FLAGS} ${BERTH_KERNEL_FLAGS} check.cu -o check.fatbin
+        WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/nvcc_check
+        RESULT_VARIABLE rc OUTPUT_VARIABLE said ERROR_VARIABLE said)
+    if(rc EQUAL 0)
+        set(BERTH_NVCC_WORKS "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}" CACHE INTERNAL "nvcc that was tried")
+    else()
+        message(STATUS "${BERTH_NVCC} does not compile a kernel: ${said}")
+        set(BERTH_KERNEL_FLAGS)
+    endif()
+endif()
+if(BERTH_KERNEL_FLAGS)
+    message(STATUS "CUDA kernels: ${BERTH_NVCC}, ${BERTH_CUDA_ARCHITECTURES}")
+else()
+    message(STATUS "CUDA kernels: no usable nvcc, building without; the CPU quantises and hashes for GPUs")
+endif()
+
+function(berth_kernels target source image)
+    if(NOT BERTH_KERNEL_FLAGS OR NOT TARGET berth_dep_cuda)
+        return()
+    endif()
+    get_filename_component(name ${source} NAME_WE)
+    set(from ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+    set(fatbin ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin)
+    add_custom_command(OUTPUT ${fatbin}
+        COMMAND ${BERTH_NVCC} ${BERTH_KERNEL_BASE_FLAGS} ${BERTH_KERNEL_FLAGS} ${from} -o ${fatbin}
+        DEPENDS ${from}
+        COMMENT "Compiling kernels of ${source}"
+        VERBATIM)
+    set_source_files_properties(${image} PROPERTIES
+        OBJECT_DEPENDS ${fatbin}
+        COMPILE_DEFINITIONS "BERTH_KERNEL_IMAGE=\"${fatbin}\"")
+endfunction()

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/main/gated_verify.h"
+
+#include "cache/weights/checksum.h"
+#include "cache/weights/device_kernels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace berth {
+
+namespace {
+
+constexpr uint64_t kPieceBytes = 256ULL << 20; // read between two looks at the gate
+constexpr std::chrono::seconds kGateMax{1};    // waited for before each piece
+
+// Hashes the blocks of one tensor after the other, a piece at a time.
+class Pieces {
+  public:
+    Pieces(const GateWatcher& gate, DeviceKernels& kernels) : gate_(gate), kernels_(kernels) {}
+
+    Status add(std::byte* data, uint64_t bytes) {
+        // Cut at whole blocks, so that the hashes are those of the tensor in one.
+        for (uint64_t at = 0; at < bytes;) {
+            const uint64_t length = std::min(bytes - at, kPieceBytes - waiting_bytes_);
+            extents_.push_back({data + at, length});
+            at += length;
+            // A piece is full, or a tensor's end leaves less than a block of it.
+            waiting_bytes_ += checksum_blocks(length) * kChecksumBlockBytes;
+            if (waiting_bytes_ >= kPieceBytes)
+                BERTH_TRY(run());
+        }
+        return {};
+    }
+    Result<std::vector<uint64_t>> finish() {
+        BERTH_TRY(run());
+        return std::move(hashes_);
+    }
+
+  private:
+    static_assert(kPieceBytes % kChecksumBlockBytes == 0);
+
+    Status run() {
+        if (extents_.empty())
+            return {};
+        (void)gate_.wait(kGateMax);
+        BERTH_ASSIGN(std::vector<uint64_t> more, kernels_.hash_blocks(extents_));
+        hashes_.insert(hashes_.end(), more.begin(), more.end());
+        extents_.clear();
+        waiting_bytes_ = 0;
+        return {};
+    }
+
+    const GateWatcher& gate_;
+    DeviceKernels& kernels_;
+    std::vector<DeviceExtent> extents_;
+    uint64_t waiting_bytes_ = 0; // in whole blocks
+    std::vector<uint64_t> hashes_;
+};
+
+} // namespace
+
+Result<std::vector<std::string>> verify_behind(const GateWatcher& gate, Device& device,
+                                               const Manifest& manifest,
+                                               std::span<const Mapping> mappings) {
+    BERTH_ASSIGN(auto kernels, DeviceKernels::create(device, 0));
+    Pieces pieces(gate, *kernels);
+    std::vector<TensorView> tensors;
+    for (size_t index = 0; index < manifest.size(); ++index) {
+        TensorView tensor = manifest.at(index);
+        if (!tensor.alias_of.empty())
+            continue;
+        if (tensor.segment >= mappings.size() ||
+            mappings[tensor.segment].bytes() < tensor.offset + tensor.bytes)
+            return fail(ErrorCode::kInvalidArgument,
+                        fmt::format("tensor '{}' lies outside of the {} mapped segments",
+                                    tensor.name, mappings.size()));
+        BERTH_TRY(pieces.add(mappings[tensor.segment].data() + tensor.offset, tensor.bytes));
+        tensors.push_back(tensor);
+    }
+    BERTH_ASSIGN(std::vector<uint64_t> hashes, pieces.finish());
+    std::vector<std::string> different;
+    std::span<const uint64_t> left = hashes;
+    for (const TensorView& tensor : tensors) {
+        const uint64_t blocks = checksum_blocks(tensor.bytes);
+        if (fold_hashes(left.first(blocks)) != tensor.checksum)
+            different.emplace_back(tensor.name);
+        left = left.subspan(blocks);
+    }
+    return different;
+}
+
+} // namespace berth

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cache/memory/device.h"
+#include "cache/weights/manifest.h"
+#include "engine_shim/protocol/gate_page.h"
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace berth {
+
+// Computes every tensor's checksum anew where it lies, a piece at a time, and returns the names of
+// those that differ from the manifest's. Before each piece it waits until nobody raises the gate,
+// but for a bounded time: a node that is never idle is verified too, only slower. Blocks; the
+// device is used by the calling thread alone.
+Result<std::vector<std::string>> verify_behind(const GateWatcher& gate, Device& device,
+                                               const Manifest& manifest,
+                                               std::span<const Mapping> mappings);
+
+} // namespace berth
