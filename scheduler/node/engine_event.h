@@ -66,7 +66,6 @@ struct CommandDone {
 struct BytesConfirmed {
     InstanceName instance;
     std::optional<uint64_t> grant_bytes;
-    std::optional<uint64_t> overhead_bytes; // measured, if it was
 };
 
 } // namespace berth::node

@@ -198,20 +198,6 @@ void Step::on(const BytesConfirmed& event) {
     Instance* i = find(event.instance);
     if (i == nullptr || !i->process_alive || !i->device)
         return;
-    if (event.overhead_bytes && *event.overhead_bytes != i->overhead_bytes) {
-        const uint64_t more = *event.overhead_bytes > i->overhead_bytes
-                                  ? *event.overhead_bytes - i->overhead_bytes
-                                  : 0;
-        const DeviceUsage now = usage(s_, *i->device);
-        if (now.used_bytes() + more <= now.total_bytes) {
-            i->overhead_bytes = *event.overhead_bytes;
-            dirty(*i);
-        } else {
-            tell(*i, true, "OverheadExceedsLedger",
-                 "its process takes " + format_bytes(*event.overhead_bytes) +
-                     " beside its grant; the device has no room for that");
-        }
-    }
     const uint64_t slack = confirm_slack_bytes(s_.devices.at(*i->device).kind);
     if (i->state == InstanceState::kSuspended) { // after a restore that failed
         if (event.grant_bytes && *event.grant_bytes < i->grant_bytes) {

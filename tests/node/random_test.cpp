@@ -208,7 +208,7 @@ class World {
     }
     void react(const ConfirmBytes& a) {
         const bool short_figure = lies();
-        later(BytesConfirmed{a.instance, short_figure ? 500ULL << 20 : 0, std::nullopt});
+        later(BytesConfirmed{a.instance, short_figure ? 500ULL << 20 : 0});
     }
 
     Event surprise() {

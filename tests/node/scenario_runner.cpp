@@ -307,7 +307,7 @@ std::string Runner::when_instance(const Words& words) {
         return event(done);
     }
     if (what == "driver") {
-        BytesConfirmed figure{name, std::nullopt, std::nullopt};
+        BytesConfirmed figure{name, std::nullopt};
         if (words[2] != "unknown")
             figure.grant_bytes = size_of(words[2]);
         return event(figure);

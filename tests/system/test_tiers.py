@@ -351,6 +351,12 @@ def test_deep_verification_compares_with_what_was_stored_at_the_load(models):
 def test_another_deep_hash_than_the_stored_one_is_found(models):
     with open_node(models) as node:
         load(node)
+
+        def on_record():
+            with sqlite3.connect(node.root / "state/berth.db") as database:
+                return database.execute("SELECT 1 FROM meta WHERE key LIKE 'deep/%'").fetchone()
+
+        wait_until("the hash is on disk", on_record)  # written behind the answer
         node.kill_daemon()
         with sqlite3.connect(node.root / "state/berth.db") as database:
             changed = database.execute("UPDATE meta SET value = ? WHERE key LIKE 'deep/%'",
