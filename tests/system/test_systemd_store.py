@@ -71,6 +71,11 @@ class ServiceManager:
         for fd in fds:
             os.close(fd)
 
+    def expect_told(self, *lines):
+        """The node may be asked before this side has read what it was told."""
+        wait_until(f"the manager was told {lines}", lambda: len(self.told) >= len(lines), 10)
+        assert self.told == list(lines)
+
     def names(self):
         return sorted(name for name, _ in self.store)
 
@@ -98,7 +103,7 @@ def keeper_line(node):
 def test_weights_outlive_the_daemon_in_the_service_managers_store():
     with ServiceManager() as manager, \
             Node(batch_lines=2000, keeper="systemd", start=manager.start) as node:
-        assert manager.told == ["READY=1"]
+        manager.expect_told("READY=1")
         node.engine()
         node.wait_state("nightly", "Running")
         before = {w["id"]: w["bytesRead"] for w in node.weights()}
@@ -120,7 +125,7 @@ def test_weights_outlive_the_daemon_in_the_service_managers_store():
         assert manager.names() == stored and not manager.removed
         assert not keepers(node) and node.get("/v1/node")["keeper"]["pid"] == 0
         assert keeper_line(node)["message"] == "descriptors are kept by systemd"
-        assert manager.told == ["READY=1", "READY=1"]
+        manager.expect_told("READY=1", "READY=1")
         node.daemon.terminate()
         node.daemon.wait(10)
         wait_until("the manager knows", lambda: manager.told[-1] == "STOPPING=1", 10)
@@ -169,7 +174,8 @@ def test_keeper_systemd_without_a_service_manager_is_refused_with_what_to_do(tmp
 
 def test_the_service_manager_hears_of_a_node_with_a_keeper_process_too():
     with ServiceManager() as manager, Node(start=manager.start) as node:
-        assert manager.told == ["READY=1"] and len(keepers(node)) == 1 and not manager.store
+        manager.expect_told("READY=1")
+        assert len(keepers(node)) == 1 and not manager.store
         node.daemon.terminate()
         node.daemon.wait(10)
         wait_until("the manager knows", lambda: manager.told[-1] == "STOPPING=1", 10)
