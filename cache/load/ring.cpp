@@ -99,10 +99,13 @@ Result<bool> RingCopier::settle_oldest() {
 }
 
 Status RingCopier::settle_all() {
+    // One that fails does not excuse from waiting for the others: they still read from the ring.
+    Status first;
     for (PerDevice& on : devices_)
         for (size_t lane = 0; lane < on.lanes.size(); ++lane)
-            BERTH_TRY(settle(on, lane));
-    return {};
+            if (Status settled = settle(on, lane); !settled && first)
+                first = settled;
+    return first;
 }
 
 Status RingCopier::finish() {

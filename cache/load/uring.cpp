@@ -17,6 +17,8 @@ namespace berth {
 
 namespace {
 
+constexpr int kRetriesMax = 1000; // the kernel may put a call off, not for ever
+
 int ring_setup(unsigned entries, io_uring_params& params) {
     return static_cast<int>(::syscall(SYS_io_uring_setup, entries, &params));
 }
@@ -126,13 +128,15 @@ void Uring::add_read(int fd, uint64_t offset, std::span<std::byte> to, uint64_t 
 }
 
 void Uring::wait() {
+    int retries = 0;
     while (in_flight_ > 0 && load_acquire(complete_tail_) == *complete_head_) {
         if (refused_ != 0 && queued_ > 0)
             return; // take() gives those back
         int took = ring_enter(fd_.get(), queued_, 1);
         if (took >= 0) {
             queued_ -= static_cast<unsigned>(took);
-        } else if (errno != EINTR && errno != EAGAIN && errno != EBUSY) {
+        } else if (errno != EINTR &&
+                   ((errno != EAGAIN && errno != EBUSY) || ++retries > kRetriesMax)) {
             refused_ = errno;
             // Reads that are under way write to their memory still: they are waited for.
             if (in_flight_ > queued_) {

@@ -77,7 +77,7 @@ class DiskComparison {
             return;
         }
         if (!now) {
-            add(name, "a file", now.error().message);
+            add(name, std::string(kFileWasThere), now.error().message);
             return;
         }
         json::object found = side_file_json(*now);

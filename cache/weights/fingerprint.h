@@ -53,6 +53,9 @@ Result<std::vector<FieldDifference>> compare(std::string_view cached, std::strin
 // One line a field: name, cached, wanted.
 std::string difference_table(const std::vector<FieldDifference>& differences);
 
+// `cached` of a difference by which a file is no longer there.
+inline constexpr std::string_view kFileWasThere = "a file";
+
 // Whether the files that a document was made from are unchanged, by size and time alone: no byte is
 // read. `path` is the folder or the file as it was given to describe(). The differences name what
 // changed. Blocks on the disk's directory.

@@ -16,6 +16,7 @@ namespace berth {
 namespace {
 
 constexpr uint64_t kBlock = kQuantBlock;
+constexpr uint64_t kNumberMax = 1'000'000; // of a layer or an expert
 constexpr std::string_view kLayers = "model.layers.";
 constexpr std::string_view kExperts = ".mlp.experts.";
 constexpr std::string_view kScale = ".weight_scale_inv";
@@ -65,7 +66,8 @@ std::optional<uint64_t> number_after(std::string_view name, std::string_view mar
     std::string_view rest = name.substr(at + marker.size());
     uint64_t number = 0;
     auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
-    if (error != std::errc() || end == rest.data() + rest.size() || *end != '.')
+    if (error != std::errc() || end == rest.data() + rest.size() || *end != '.' ||
+        number > kNumberMax)
         return std::nullopt;
     return number;
 }
@@ -206,6 +208,8 @@ class Cutter {
         uint64_t units = units_of(unit);
         // Scales of heads that are no multiple of a block cannot be told apart: see check_blocks.
         uint64_t full = is_scale_ ? size * kBlock : size;
+        if (full == 0)
+            return Range{};
         if (units == 0) {
             if (full % ranks != 0)
                 return refuse("NotDivisible", fmt::format("{} {}", full, what(unit)),
@@ -264,11 +268,19 @@ class Cutter {
         uint64_t rows = slice.rows[0].end;
         BERTH_ASSIGN(std::vector<uint64_t> parts, part_rows(rows));
         slice.rows.clear();
-        uint64_t begin = 0;
+        uint64_t begin = 0, mine = 0;
         for (size_t part = 0; part < parts.size(); ++part) {
             BERTH_ASSIGN(Range range, divide(parts[part], rule_->parts[part], ranks, rank));
             uint64_t size = is_scale_ ? parts[part] * kBlock : parts[part];
             BERTH_ASSIGN(range, in_blocks(range, size));
+            // A part that begins inside of a block would share its factor with the part before.
+            if (is_blocked_ && part > 0 &&
+                (mine % kBlock != 0 || (begin + range.begin) % kBlock != 0))
+                return refuse("NotDivisible",
+                              fmt::format("a fused part that begins at row {} of the slice", mine),
+                              fmt::format("parts of whole quantisation blocks of {}", kBlock),
+                              "choose a tensor parallelism whose slices are whole blocks");
+            mine += range.size();
             slice.rows.push_back({begin + range.begin, begin + range.end});
             begin += parts[part];
         }

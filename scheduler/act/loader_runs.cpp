@@ -224,7 +224,8 @@ void LoaderRuns::ended(node::LoadId id) {
     auto found = runs_.find(id);
     if (found == runs_.end())
         return;
-    found->second.wait_status = found->second.process.try_wait().value_or(0);
+    found->second.wait_status =
+        found->second.process.try_wait().value_or(1 << 8); // unknown is no success
     found->second.ended = true;
     finish_if_done(id);
 }

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <numeric>
 #include <sys/stat.h>
 
 namespace berth {
@@ -21,8 +20,12 @@ namespace {
 constexpr size_t kIdDigits = 16;
 constexpr int kSegmentSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK;
 
-uint64_t sum(const std::vector<uint64_t>& parts) {
-    return std::accumulate(parts.begin(), parts.end(), uint64_t{0});
+// What does not fit a number fits no device: the node refuses it.
+uint64_t sum(const std::vector<uint64_t>& parts, uint64_t more = 0) {
+    for (uint64_t part : parts)
+        if (__builtin_add_overflow(more, part, &more))
+            return UINT64_MAX;
+    return more;
 }
 
 node::WeightSetId set_of(const std::string& fingerprint) {
@@ -95,11 +98,24 @@ void PublishDesk::begin(Run run, const node::PublishRequested& event) {
                                                    "way already",
                                                    kRunsMax),
                                        "TooManyPublications", 0});
+    if (event.held)
+        end_announced_before(run);
     node::PublishRequested numbered = event;
     numbered.publication = next_++;
     auto at = runs_.emplace(numbered.publication, std::move(run)).first;
     watch_process(numbered.publication, at->second);
     context_.post(std::move(numbered));
+}
+
+// An engine that comes back says again what it holds: what its lost connection had said is that.
+void PublishDesk::end_announced_before(const Run& again) {
+    for (auto next = runs_.begin(); next != runs_.end();) {
+        auto at = next++;
+        const Run& run = at->second;
+        if (run.pid == again.pid && run.who.session == 0 && run.is_private == again.is_private &&
+            run.asked.fingerprint == again.asked.fingerprint)
+            end(at, false, {});
+    }
 }
 
 void PublishDesk::publish(const Attacher& who, int pid, const protocol::Publish& asked) {
@@ -126,8 +142,10 @@ void PublishDesk::publish(const Attacher& who, int pid, const protocol::Publish&
         const auto& sets = context_.state().weights;
         const auto& loads = context_.state().loads;
         auto key = node::published_key(event.set, event.device);
-        bool under_way = std::any_of(loads.begin(), loads.end(),
-                                     [&](const auto& load) { return load.second.key == key; });
+        bool under_way = std::any_of(loads.begin(), loads.end(), [&](const auto& entry) {
+            const node::Load& load = entry.second;
+            return load.key == key && (load.state != node::Load::State::kEnding || load.sealed);
+        });
         if (!under_way && !sets.contains({event.device, event.set}))
             return fail_request(run, nearest_differences(asked));
         return fail_request(run, Error{ErrorCode::kAlreadyExists,
@@ -157,7 +175,7 @@ void PublishDesk::private_load(const Attacher& who, int pid, const protocol::Pri
     event.device = node::DeviceId(asked.device);
     event.holder = who.holder;
     event.instance = who.instance;
-    event.bytes = sum(asked.segment_bytes) + asked.device_overhead_bytes;
+    event.bytes = sum(asked.segment_bytes, asked.device_overhead_bytes);
     event.held = asked.held;
     event.is_private = true;
     begin(std::move(run), event);

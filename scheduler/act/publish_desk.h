@@ -65,6 +65,7 @@ class PublishDesk {
 
     Runs::iterator find(node::LoadId load);
     void begin(Run run, const node::PublishRequested& event);
+    void end_announced_before(const Run& again);
     void watch_process(uint64_t number, Run& run);
     // Tells the node its end, if that is news, and whether it still has its bytes.
     void end(Runs::iterator at, bool holds_bytes, Error why);

@@ -22,6 +22,7 @@ namespace {
 
 constexpr uint64_t kKeptFreeBytes = 256ULL << 20; // on the disk, beside an image
 constexpr int kFirstSourceFd = 4;
+constexpr int kUnknownStatus = 1 << 8; // as exit code 1
 
 // Host memory of a tier is a host device's; its number says nothing.
 std::string device_word(const node::DeviceId& device) {
@@ -86,23 +87,34 @@ void TierRuns::load(const node::StartLoad& load) {
                                         "TierFailed", 0});
     looking_.insert(load.load);
     using Changes = Result<std::vector<FieldDifference>>;
-    workers_.run([document = set->fingerprint_json,
-                  path = load.key.path] { return changes_on_disk(document, path); },
-                 [this, load](Changes changes) {
-                     if (looking_.erase(load.load) == 0)
-                         return not_run(load.load, Error{ErrorCode::kUnavailable,
-                                                         "ended before it began", "LoadEnded", 0});
-                     if (!changes)
-                         return not_run(load.load, changes.error());
-                     if (!changes->empty())
-                         return not_run(
-                             load.load,
-                             Error{ErrorCode::kMismatch,
-                                   fmt::format("the checkpoint {} has changed since:\n{}",
-                                               load.key.path, difference_table(*changes)),
-                                   "CheckpointChanged", 0});
-                     come_up(load);
-                 });
+    workers_.run(
+        [document = set->fingerprint_json, path = load.key.path] {
+            return changes_on_disk(document, path);
+        },
+        [this, load](Changes changes) {
+            if (looking_.erase(load.load) == 0)
+                return not_run(load.load, Error{ErrorCode::kUnavailable, "ended before it began",
+                                                "LoadEnded", 0});
+            if (!changes)
+                return not_run(load.load, changes.error());
+            const bool is_absent =
+                std::any_of(changes->begin(), changes->end(),
+                            [](const FieldDifference& one) { return one.cached == kFileWasThere; });
+            if (is_absent)
+                return not_run(load.load,
+                               Error{ErrorCode::kUnavailable,
+                                     fmt::format("the checkpoint {} cannot be looked at "
+                                                 "now:\n{}",
+                                                 load.key.path, difference_table(*changes)),
+                                     "CheckpointAbsent", 0});
+            if (!changes->empty())
+                return not_run(load.load,
+                               Error{ErrorCode::kMismatch,
+                                     fmt::format("the checkpoint {} has changed since:\n{}",
+                                                 load.key.path, difference_table(*changes)),
+                                     "CheckpointChanged", 0});
+            come_up(load);
+        });
 }
 
 void TierRuns::come_up(const node::StartLoad& load) {
@@ -188,7 +200,8 @@ void TierRuns::image_ended(node::LoadId id) {
     auto found = images_.find(id);
     if (found == images_.end())
         return;
-    const int status = found->second.process.try_wait().value_or(0);
+    // What is not known is no success.
+    const int status = found->second.process.try_wait().value_or(kUnknownStatus);
     const std::string how = describe_exit(status);
     const ImageRun ended = std::move(found->second);
     images_.erase(found);

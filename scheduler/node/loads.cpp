@@ -213,7 +213,17 @@ void Step::on(const LoadSealed& event) {
     Load& load = found->second;
     if (!load.copy_to.empty())
         return copy_made(load, event.bytes);
-    if (event.bytes > load.weight_bytes || s_.weights.contains({load.key.device, event.set})) {
+    const auto same = s_.weights.find({load.key.device, event.set});
+    if (same != s_.weights.end() && !same->second.dropping && load.holder.empty()) {
+        // Another load of the same content was faster: its set serves this one too.
+        same->second.keys.insert(load.key);
+        act(PersistWeights{same->second});
+        load.state = Load::State::kEnding;
+        act(KillLoad{load.id});
+        end_load(load, event.set, std::nullopt);
+        return;
+    }
+    if (event.bytes > load.weight_bytes || same != s_.weights.end()) {
         const Error broken{ErrorCode::kCorrupt,
                            "the loader sealed " + format_bytes(event.bytes) + " as " +
                                event.set.value + " after it had planned " +

@@ -4,6 +4,8 @@
 // load's are. And canaries, without which such a set's attacher is not Ready.
 #include "scheduler/node/step.h"
 
+#include <algorithm>
+
 namespace berth::node {
 
 namespace {
@@ -29,6 +31,14 @@ void Step::on(const PublishRequested& event) {
     if (!s_.devices.contains(event.device))
         return refuse(ErrorCode::kNotFound, "DeviceNotFound",
                       "no device '" + event.device.value + "'");
+    const DeviceUsage now = usage(s_, event.device);
+    const uint64_t room = event.held ? now.total_bytes - std::min(now.total_bytes, now.used_bytes())
+                                     : now.total_bytes;
+    if (event.bytes > room)
+        return refuse(ErrorCode::kResourceExhausted, "InsufficientMemory",
+                      format_bytes(event.bytes) + " on " + event.device.value +
+                          (event.held ? ", which has " + format_bytes(room) + " that are not taken"
+                                      : ", which has " + format_bytes(room) + " in all"));
     LoadKey key = published_key(event.set, event.device);
     if (event.is_private) {
         key = LoadKey{"private/" + std::to_string(event.publication), "private", event.device};

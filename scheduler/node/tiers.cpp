@@ -106,8 +106,9 @@ void Step::choose_source(Load& load) {
 // A tier's failure costs time, no load: the next one below is tried.
 void Step::fall_through(Load& load, const Error& error) {
     const auto copy = s_.weights.find({load.source, load.from});
+    // A checkpoint that cannot be looked at now says nothing about the copy.
     const bool useless = error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kMismatch ||
-                         error.code == ErrorCode::kNotFound;
+                         error.reason == "NoImage";
     Load next;
     next.failed_tiers = load.failed_tiers;
     next.failed_tiers.insert(load.source);

@@ -84,15 +84,26 @@ TEST_F(PublishTest, ASecondOneIsToldWhereTheSetIs) {
 }
 
 TEST_F(PublishTest, WhatDoesNotFitIsRefusedUnlessItIsThereAlready) {
-    give(asked(1, 1001));
-    ASSERT_NE(find<RefuseLoad>(), nullptr);
-    EXPECT_EQ(find<RefuseLoad>()->error.reason, "InsufficientMemory");
-    EXPECT_EQ(free(), 1000U);
+    for (uint64_t absurd : {uint64_t{1001}, UINT64_MAX}) {
+        give(asked(1, absurd));
+        ASSERT_TRUE(find<PublicationAnswered>()->error);
+        EXPECT_EQ(find<PublicationAnswered>()->error->reason, "InsufficientMemory");
+        EXPECT_EQ(free(), 1000U);
+    }
     PublishRequested held = asked(2, 900);
     held.set = WeightSetId("fedcba9876543210");
     held.held = true;
     begin(held);
     EXPECT_EQ(free(), 100U);
+    // Nobody holds what the device does not have.
+    for (uint64_t absurd : {uint64_t{101}, UINT64_MAX, UINT64_MAX - 899}) {
+        held.publication = 3;
+        held.set = WeightSetId("0000000000000001");
+        held.bytes = absurd;
+        give(held);
+        EXPECT_EQ(find<PublicationAnswered>()->error->reason, "InsufficientMemory");
+        EXPECT_EQ(free(), 100U);
+    }
 }
 
 TEST_F(PublishTest, APrivateLoadIsCountedUnderItsOwnerUntilItEnds) {

@@ -213,6 +213,32 @@ TEST(Slicing, ACutInsideOfAQuantisationBlockIsRefused) {
     EXPECT_THAT(refused.error().message, HasSubstr("quantisation blocks of 128"));
 }
 
+TEST(Slicing, AFusedPartThatWouldBeginInsideOfABlockIsRefused) {
+    Sizes sizes;
+    sizes.heads = 4;
+    sizes.kv_heads = 1;
+    sizes.head_dim = 64;
+    Checkpoint checkpoint = model_of(sizes);
+    const std::string fused = "model.layers.0.self_attn.qkv_proj.weight";
+    add(checkpoint, fused, {(4 + 1 + 1) * 64, 1024});
+    EXPECT_TRUE(slice_of(checkpoint, fused, {.tensor = 2}, 0, false));
+    // Key and value rows 128 to 191 and 192 to 255 of the slice would share one factor.
+    auto refused = slice_of(checkpoint, fused, {.tensor = 2}, 0, true);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().reason, "NotDivisible");
+}
+
+TEST(Slicing, EmptyTensorsAndAbsurdNumbersAreNoTrap) {
+    Checkpoint checkpoint = model_of({});
+    add(checkpoint, "model.layers.0.extra.gate_proj.weight", {0, 8});
+    auto empty = slice_of(checkpoint, "model.layers.0.extra.gate_proj.weight", {.tensor = 2}, 1);
+    ASSERT_TRUE(empty) << empty.error().message;
+    EXPECT_EQ((*empty)->row_count(), 0U);
+    const std::string absurd = "model.layers.0.mlp.experts.18446744073709551615.gate_proj.weight";
+    add(checkpoint, absurd, {8, 8});
+    EXPECT_TRUE(slice_of(checkpoint, absurd, {.tensor = 2, .expert = 2}, 0));
+}
+
 TEST(Slicing, ScalesGoWithTheirBlocks) {
     Checkpoint checkpoint = model_of({});
     checkpoint.config.quantisation_method = "fp8";
