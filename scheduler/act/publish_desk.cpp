@@ -4,21 +4,17 @@
 #include "base/log.h"
 #include "cache/weights/fingerprint.h"
 #include "cache/weights/manifest.h"
+#include "scheduler/act/sealed_segment.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fcntl.h>
-#include <sys/stat.h>
 
 namespace berth {
 
 namespace {
 
 constexpr size_t kIdDigits = 16;
-constexpr int kSegmentSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK;
 
 // What does not fit a number fits no device: the node refuses it.
 uint64_t sum(const std::vector<uint64_t>& parts, uint64_t more = 0) {
@@ -30,26 +26,6 @@ uint64_t sum(const std::vector<uint64_t>& parts, uint64_t more = 0) {
 
 node::WeightSetId set_of(const std::string& fingerprint) {
     return node::WeightSetId(fingerprint.substr(0, kIdDigits));
-}
-
-Status malformed(std::string message) {
-    return fail(ErrorCode::kCorrupt, std::move(message), "SealedOther");
-}
-
-// Of a host segment the kernel says whether it is what it must be.
-Status check_segment(const UniqueFd& fd, size_t index, uint64_t bytes) {
-    struct stat facts{};
-    if (::fstat(fd.get(), &facts) != 0)
-        return malformed(fmt::format("segment {}: {}", index, std::strerror(errno)));
-    if (static_cast<uint64_t>(facts.st_size) != bytes)
-        return malformed(
-            fmt::format("segment {} has {} bytes, {} were declared", index, facts.st_size, bytes));
-    int seals = ::fcntl(fd.get(), F_GET_SEALS);
-    if (seals < 0 || (seals & kSegmentSeals) != kSegmentSeals)
-        return malformed(fmt::format("segment {} is not sealed against writing, growing and "
-                                     "shrinking",
-                                     index));
-    return {};
 }
 
 } // namespace

@@ -36,7 +36,7 @@ void Step::on(const PublishRequested& event) {
                                      : now.total_bytes;
     if (event.bytes > room)
         return refuse(ErrorCode::kResourceExhausted, "InsufficientMemory",
-                      format_bytes(event.bytes) + " on " + event.device.value +
+                      "it needs " + format_bytes(event.bytes) + " on " + event.device.value +
                           (event.held ? ", which has " + format_bytes(room) + " that are not taken"
                                       : ", which has " + format_bytes(room) + " in all"));
     LoadKey key = published_key(event.set, event.device);
