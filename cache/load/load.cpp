@@ -30,16 +30,7 @@ Result<std::vector<Checksum>> hash_tensors(Device& device, const std::byte* segm
     std::vector<DeviceExtent> extents;
     for (const PlacedTensor& tensor : layout.tensors)
         extents.push_back({segment + tensor.offset, tensor.bytes});
-    BERTH_ASSIGN(std::unique_ptr<DeviceKernels> kernels, DeviceKernels::create(device));
-    BERTH_ASSIGN(std::vector<uint64_t> hashes, kernels->hash_blocks(extents));
-    std::vector<Checksum> checksums;
-    std::span<const uint64_t> rest(hashes);
-    for (const PlacedTensor& tensor : layout.tensors) {
-        size_t blocks = checksum_blocks(tensor.bytes);
-        checksums.push_back(fold_hashes(rest.first(blocks)));
-        rest = rest.subspan(blocks);
-    }
-    return checksums;
+    return checksums_of(device, extents);
 }
 
 Result<UniqueFd> make_manifest(const Checkpoint& checkpoint, const RankPlan& plan,

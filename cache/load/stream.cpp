@@ -22,8 +22,6 @@ namespace {
 
 constexpr uint64_t kHostTileBytes = uint64_t{8} << 20;
 constexpr uint64_t kDeviceTileBytes = uint64_t{4} << 20;
-constexpr uint64_t kEdgeBytes =
-    uint64_t{2} * 4096; // what a direct read may take beyond what was asked
 constexpr int kHostThreadsMax = 8;
 constexpr int kDeviceThreadsMax = 12;
 
@@ -180,7 +178,7 @@ StreamShape stream_shape(DeviceKind kind, int threads, const TilePlan& plan) {
     shape.threads =
         threads > 0 ? threads : std::min(cores, on_host ? kHostThreadsMax : kDeviceThreadsMax);
     shape.threads = std::clamp(shape.threads, 1, std::max(1, static_cast<int>(plan.tiles.size())));
-    shape.slot_bytes = (plan.tile_bytes_max + 4095) / 4096 * 4096 + kEdgeBytes;
+    shape.slot_bytes = SourceFiles::slot_bytes(plan.tile_bytes_max);
     // Two for each reader (one filled, one on its way) and one for each lane.
     shape.slots = on_host ? 0 : 2 * shape.threads + Device::kLanes;
     shape.lane_bytes = !on_host && plan.has_quantisation ? plan.tile_bytes_max : 0;

@@ -9,12 +9,9 @@ namespace berth {
 
 namespace {
 
-constexpr uint64_t kBlock = kQuantBlock;
-
 // What one stored tensor is wanted for.
 struct Wanted {
     size_t rank = 0;
-    size_t index = 0;
     const PlacedTensor* tensor = nullptr;
     const PlacedTensor* scales = nullptr; // of a tensor that is quantised
 };
@@ -55,7 +52,7 @@ class Grid {
         uint64_t widest = std::max(stored_row_, row_);
         if (widest == 0 || row_count_ == 0)
             return;
-        uint64_t unit = quantises_ ? kBlock : 1;
+        uint64_t unit = quantises_ ? kQuantBlock : 1;
         uint64_t rows_per_tile = std::max(unit, chunk_bytes / widest / unit * unit);
         for (const Range& range : wanted_rows())
             for (uint64_t begin = range.begin; begin < range.end; begin += rows_per_tile)
@@ -135,7 +132,6 @@ class Grid {
                 uint64_t row = done + begin - range.begin;
                 Placement placement;
                 placement.rank = one.rank;
-                placement.tensor = one.index;
                 placement.from = (begin - band.begin) * row_ + first;
                 placement.pitch = row_;
                 placement.width = width;
@@ -147,8 +143,8 @@ class Grid {
                 }
                 if (quantises) {
                     placement.transform = Transform::kQuantise;
-                    placement.scales_to =
-                        one.scales->offset + row / kBlock * one.scales->shape[1] * sizeof(float);
+                    placement.scales_to = one.scales->offset +
+                                          row / kQuantBlock * one.scales->shape[1] * sizeof(float);
                 }
                 tile.placements.push_back(placement);
             }
@@ -181,7 +177,7 @@ TilePlan plan_tiles(const Checkpoint& checkpoint, std::span<const Layout* const>
             bool quantises = tensor->transform == Transform::kQuantise;
             if (tensor->transform != Transform::kScales)
                 wanted[tensor->source].push_back(
-                    {rank, index, tensor, quantises ? &tensors[index + 1] : nullptr});
+                    {rank, tensor, quantises ? &tensors[index + 1] : nullptr});
         }
     TilePlan plan;
     for (size_t source = 0; source < wanted.size(); ++source)

@@ -16,7 +16,6 @@ namespace berth {
 // A rectangle of a tile on its way to one rank; rows follow each other in the segment.
 struct Placement {
     size_t rank = 0;    // index into the layouts
-    size_t tensor = 0;  // index into that rank's tensors
     uint64_t from = 0;  // bytes into the tile (after its cast)
     uint64_t pitch = 0; // bytes from one row to the next, in the tile
     uint64_t width = 0; // bytes of a row

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/load/verify.h"
 
-#include "cache/weights/checksum.h"
 #include "cache/weights/device_kernels.h"
 
 #include <fmt/format.h>
@@ -10,14 +9,27 @@ namespace berth {
 
 Result<std::vector<std::string>> verify(Device& device, const Manifest& manifest,
                                         std::span<const Mapping> mappings) {
-    std::vector<DeviceExtent> segments;
+    return verify_extents(device, manifest, extents_of(mappings));
+}
+
+std::vector<DeviceExtent> extents_of(std::span<const Mapping> mappings) {
+    std::vector<DeviceExtent> extents;
     for (const Mapping& mapping : mappings)
-        segments.push_back({mapping.data(), mapping.bytes()});
-    return verify_extents(device, manifest, segments);
+        extents.push_back({mapping.data(), mapping.bytes()});
+    return extents;
 }
 
 Result<std::vector<std::string>> verify_extents(Device& device, const Manifest& manifest,
                                                 std::span<const DeviceExtent> segments) {
+    BERTH_ASSIGN(auto kernels, DeviceKernels::create(device, 0));
+    return find_different(manifest, segments, [&](std::span<const DeviceExtent> extents) {
+        return kernels->hash_blocks(extents);
+    });
+}
+
+Result<std::vector<std::string>> find_different(const Manifest& manifest,
+                                                std::span<const DeviceExtent> segments,
+                                                const BlockHasher& hash) {
     std::vector<TensorView> tensors;
     std::vector<DeviceExtent> extents;
     for (size_t index = 0; index < manifest.size(); ++index) {
@@ -32,16 +44,12 @@ Result<std::vector<std::string>> verify_extents(Device& device, const Manifest& 
         extents.push_back({segments[tensor.segment].data + tensor.offset, tensor.bytes});
         tensors.push_back(tensor);
     }
-    BERTH_ASSIGN(auto kernels, DeviceKernels::create(device, 0));
-    BERTH_ASSIGN(std::vector<uint64_t> hashes, kernels->hash_blocks(extents));
+    BERTH_ASSIGN(std::vector<uint64_t> hashes, hash(extents));
+    const std::vector<Checksum> found = fold_by_extent(extents, hashes);
     std::vector<std::string> different;
-    std::span<const uint64_t> left = hashes;
-    for (const TensorView& tensor : tensors) {
-        uint64_t blocks = checksum_blocks(tensor.bytes);
-        if (fold_hashes(left.first(blocks)) != tensor.checksum)
-            different.emplace_back(tensor.name);
-        left = left.subspan(blocks);
-    }
+    for (size_t index = 0; index < tensors.size(); ++index)
+        if (found[index] != tensors[index].checksum)
+            different.emplace_back(tensors[index].name);
     return different;
 }
 

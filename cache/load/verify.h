@@ -5,6 +5,7 @@
 #include "cache/weights/device_kernels.h"
 #include "cache/weights/manifest.h"
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,5 +21,14 @@ Result<std::vector<std::string>> verify(Device& device, const Manifest& manifest
 // The same for a set that may still be unsealed: where its segments lie.
 Result<std::vector<std::string>> verify_extents(Device& device, const Manifest& manifest,
                                                 std::span<const DeviceExtent> segments);
+
+// As DeviceKernels::hash_blocks().
+using BlockHasher =
+    std::function<Result<std::vector<uint64_t>>(std::span<const DeviceExtent> extents)>;
+// The same with the hashes from elsewhere: piece by piece, or behind a gate.
+Result<std::vector<std::string>> find_different(const Manifest& manifest,
+                                                std::span<const DeviceExtent> segments,
+                                                const BlockHasher& hash);
+std::vector<DeviceExtent> extents_of(std::span<const Mapping> mappings);
 
 } // namespace berth

@@ -212,4 +212,21 @@ Result<std::unique_ptr<DeviceKernels>> DeviceKernels::create(Device& device, uin
     return made;
 }
 
+std::vector<Checksum> fold_by_extent(std::span<const DeviceExtent> extents,
+                                     std::span<const uint64_t> hashes) {
+    std::vector<Checksum> checksums;
+    for (const DeviceExtent& extent : extents) {
+        const uint64_t blocks = checksum_blocks(extent.bytes);
+        checksums.push_back(fold_hashes(hashes.first(blocks)));
+        hashes = hashes.subspan(blocks);
+    }
+    return checksums;
+}
+
+Result<std::vector<Checksum>> checksums_of(Device& device, std::span<const DeviceExtent> extents) {
+    BERTH_ASSIGN(std::unique_ptr<DeviceKernels> kernels, DeviceKernels::create(device, 0));
+    BERTH_ASSIGN(std::vector<uint64_t> hashes, kernels->hash_blocks(extents));
+    return fold_by_extent(extents, hashes);
+}
+
 } // namespace berth

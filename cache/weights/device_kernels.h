@@ -3,6 +3,7 @@
 
 #include "cache/checkpoint/dtype.h"
 #include "cache/memory/device.h"
+#include "cache/weights/manifest.h"
 
 #include <cstdint>
 #include <memory>
@@ -57,5 +58,11 @@ class DeviceKernels {
     // shorter. Waits for the result, and for what lane 0 had to do before.
     virtual Result<std::vector<uint64_t>> hash_blocks(std::span<const DeviceExtent> extents) = 0;
 };
+
+// The checksum of each extent from what hash_blocks() said of all.
+std::vector<Checksum> fold_by_extent(std::span<const DeviceExtent> extents,
+                                     std::span<const uint64_t> hashes);
+// Both steps: each extent's checksum, computed where it lies now.
+Result<std::vector<Checksum>> checksums_of(Device& device, std::span<const DeviceExtent> extents);
 
 } // namespace berth

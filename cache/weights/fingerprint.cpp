@@ -77,7 +77,7 @@ class DiskComparison {
             return;
         }
         if (!now) {
-            add(name, std::string(kFileWasThere), now.error().message);
+            differences_.push_back({name, "a file", now.error().message, true});
             return;
         }
         json::object found = side_file_json(*now);

@@ -46,15 +46,13 @@ Result<std::string> hash_of_document(std::string_view document);
 struct FieldDifference {
     std::string field; // "environment.computeCapability", "checkpoint.files.model.safetensors.size"
     std::string cached;
-    std::string wanted; // "" on either side: absent there
+    std::string wanted;   // "" on either side: absent there
+    bool is_gone = false; // a file that cannot be looked at now (changes_on_disk alone)
 };
 // Empty when a cached set may be used for what is wanted.
 Result<std::vector<FieldDifference>> compare(std::string_view cached, std::string_view wanted);
 // One line a field: name, cached, wanted.
 std::string difference_table(const std::vector<FieldDifference>& differences);
-
-// `cached` of a difference by which a file is no longer there.
-inline constexpr std::string_view kFileWasThere = "a file";
 
 // Whether the files that a document was made from are unchanged, by size and time alone: no byte is
 // read. `path` is the folder or the file as it was given to describe(). The differences name what

@@ -13,8 +13,6 @@ namespace berth {
 
 namespace {
 
-constexpr uint64_t kBlock = kQuantBlock;
-
 // The type asked for; nothing for "auto".
 Result<std::optional<DType>> wanted_dtype(std::string_view name) {
     if (name == "auto")
@@ -155,9 +153,8 @@ class Planner {
 
     static PlacedTensor scales_of(const PlacedTensor& weight) {
         PlacedTensor scales;
-        scales.name = weight.name + "_scale_inv";
-        scales.shape = {(weight.shape[0] + kBlock - 1) / kBlock,
-                        (weight.shape[1] + kBlock - 1) / kBlock};
+        scales.name = weight.name + std::string(kScaleSuffix);
+        scales.shape = BlockQuantisation().scale_shape(weight.shape[0], weight.shape[1]);
         scales.source = weight.source;
         scales.file = weight.file;
         scales.transform = Transform::kScales;

@@ -15,11 +15,10 @@ namespace berth {
 
 namespace {
 
-constexpr uint64_t kBlock = kQuantBlock;
 constexpr uint64_t kNumberMax = 1'000'000; // of a layer or an expert
 constexpr std::string_view kLayers = "model.layers.";
 constexpr std::string_view kExperts = ".mlp.experts.";
-constexpr std::string_view kScale = ".weight_scale_inv";
+constexpr std::string_view kWeight = ".weight";
 
 enum class Cut { kWhole, kRows, kColumns };
 enum class Unit { kOne, kHead, kKeyValueHead, kVocabulary };
@@ -207,7 +206,7 @@ class Cutter {
     Result<Range> divide(uint64_t size, Unit unit, uint64_t ranks, uint64_t rank) const {
         uint64_t units = units_of(unit);
         // Scales of heads that are no multiple of a block cannot be told apart: see check_blocks.
-        uint64_t full = is_scale_ ? size * kBlock : size;
+        uint64_t full = is_scale_ ? size * kQuantBlock : size;
         if (full == 0)
             return Range{};
         if (units == 0) {
@@ -253,15 +252,15 @@ class Cutter {
     Result<Range> in_blocks(Range range, uint64_t size) const {
         if (!is_blocked_ && !is_scale_)
             return range;
-        bool starts_whole = range.begin % kBlock == 0;
-        bool ends_whole = range.end % kBlock == 0 || range.end >= size;
+        bool starts_whole = range.begin % kQuantBlock == 0;
+        bool ends_whole = range.end % kQuantBlock == 0 || range.end >= size;
         if (!starts_whole || !ends_whole)
             return refuse("NotDivisible", fmt::format("a cut at {} to {}", range.begin, range.end),
-                          fmt::format("cuts between quantisation blocks of {}", kBlock),
+                          fmt::format("cuts between quantisation blocks of {}", kQuantBlock),
                           "choose a tensor parallelism whose slices are whole blocks");
         if (!is_scale_)
             return range;
-        return Range{range.begin / kBlock, (range.end + kBlock - 1) / kBlock};
+        return Range{range.begin / kQuantBlock, (range.end + kQuantBlock - 1) / kQuantBlock};
     }
 
     Status cut_rows(Slice& slice, uint32_t ranks, uint32_t rank) const {
@@ -271,14 +270,14 @@ class Cutter {
         uint64_t begin = 0, mine = 0;
         for (size_t part = 0; part < parts.size(); ++part) {
             BERTH_ASSIGN(Range range, divide(parts[part], rule_->parts[part], ranks, rank));
-            uint64_t size = is_scale_ ? parts[part] * kBlock : parts[part];
+            uint64_t size = is_scale_ ? parts[part] * kQuantBlock : parts[part];
             BERTH_ASSIGN(range, in_blocks(range, size));
             // A part that begins inside of a block would share its factor with the part before.
             if (is_blocked_ && part > 0 &&
-                (mine % kBlock != 0 || (begin + range.begin) % kBlock != 0))
+                (mine % kQuantBlock != 0 || (begin + range.begin) % kQuantBlock != 0))
                 return refuse("NotDivisible",
                               fmt::format("a fused part that begins at row {} of the slice", mine),
-                              fmt::format("parts of whole quantisation blocks of {}", kBlock),
+                              fmt::format("parts of whole quantisation blocks of {}", kQuantBlock),
                               "choose a tensor parallelism whose slices are whole blocks");
             mine += range.size();
             slice.rows.push_back({begin + range.begin, begin + range.end});
@@ -308,7 +307,7 @@ class Cutter {
     Status cut_columns(Slice& slice, uint32_t ranks, uint32_t rank) const {
         uint64_t columns = slice.columns.end;
         BERTH_ASSIGN(Range range, divide(columns, rule_->parts[0], ranks, rank));
-        BERTH_ASSIGN(slice.columns, in_blocks(range, is_scale_ ? columns * kBlock : columns));
+        BERTH_ASSIGN(slice.columns, in_blocks(range, is_scale_ ? columns * kQuantBlock : columns));
         return {};
     }
 
@@ -348,7 +347,10 @@ uint64_t Slice::row_count() const {
 }
 
 bool is_block_scale(std::string_view name) {
-    return name.ends_with(kScale);
+    if (!name.ends_with(kScaleSuffix))
+        return false;
+    name.remove_suffix(kScaleSuffix.size());
+    return name.ends_with(kWeight);
 }
 
 bool is_quantisable(std::string_view name, const std::vector<uint64_t>& shape) {

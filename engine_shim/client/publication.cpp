@@ -2,7 +2,7 @@
 #include "engine_shim/client/publication.h"
 
 #include "base/log.h"
-#include "cache/weights/checksum.h"
+#include "cache/weights/device_kernels.h"
 #include "engine_shim/client/publication_state.h"
 
 #include <fmt/format.h>
@@ -14,9 +14,7 @@ namespace berth {
 namespace {
 
 constexpr int kSealTries = 5; // connections that may be lost during one seal
-constexpr uint64_t kHashPieceBytes = uint64_t{8} << 20;
 constexpr size_t kNamesShown = 5;
-static_assert(kHashPieceBytes % kChecksumBlockBytes == 0);
 
 bool is_digest(const std::string& text) {
     return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
@@ -139,27 +137,14 @@ Status Publication::State::check_filled() const {
 Status Publication::State::compute_checksums() {
     std::lock_guard lock(link.device_mutex);
     BERTH_TRY(device.synchronize());
-    HostBuffer buffer;
-    if (!device.capabilities().cpu_addressable) {
-        BERTH_ASSIGN(buffer, device.create_host_buffer(kHashPieceBytes));
-    }
+    std::vector<DeviceExtent> extents;
+    for (const auto& [name, storage] : plan.storages)
+        extents.push_back({address(storage), storage.bytes});
+    BERTH_ASSIGN(std::vector<Checksum> checksums, checksums_of(device, extents));
     std::map<std::string_view, Checksum> sums;
-    std::vector<uint64_t> hashes;
-    for (const auto& [name, storage] : plan.storages) {
-        hashes.resize(checksum_blocks(storage.bytes));
-        for (uint64_t done = 0; done < storage.bytes;) {
-            const uint64_t piece = std::min<uint64_t>(kHashPieceBytes, storage.bytes - done);
-            const std::byte* bytes = address(storage) + done;
-            if (buffer.mapping) {
-                BERTH_TRY(device.copy_to_host(buffer.mapping.data(), bytes, piece));
-                bytes = buffer.mapping.data();
-            }
-            hash_blocks({bytes, piece}, std::span(hashes).subspan(done / kChecksumBlockBytes,
-                                                                  checksum_blocks(piece)));
-            done += piece;
-        }
-        sums[name] = fold_hashes(hashes);
-    }
+    size_t next = 0;
+    for (const auto& [name, storage] : plan.storages)
+        sums[name] = checksums[next++];
     for (ManifestEntry& entry : plan.parts.entries)
         entry.checksum = sums.at(plan.owner.at(entry.name));
     return {};

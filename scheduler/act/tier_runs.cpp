@@ -99,7 +99,7 @@ void TierRuns::load(const node::StartLoad& load) {
                 return not_run(load.load, changes.error());
             const bool is_absent =
                 std::any_of(changes->begin(), changes->end(),
-                            [](const FieldDifference& one) { return one.cached == kFileWasThere; });
+                            [](const FieldDifference& one) { return one.is_gone; });
             if (is_absent)
                 return not_run(load.load,
                                Error{ErrorCode::kUnavailable,

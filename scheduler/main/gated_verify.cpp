@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/main/gated_verify.h"
 
+#include "cache/load/verify.h"
 #include "cache/weights/checksum.h"
 #include "cache/weights/device_kernels.h"
 
@@ -21,7 +22,7 @@ class Pieces {
   public:
     Pieces(const GateWatcher& gate, DeviceKernels& kernels) : gate_(gate), kernels_(kernels) {}
 
-    Status add(std::byte* data, uint64_t bytes) {
+    Status add(const std::byte* data, uint64_t bytes) {
         // Cut at whole blocks, so that the hashes are those of the tensor in one.
         for (uint64_t at = 0; at < bytes;) {
             const uint64_t length = std::min(bytes - at, kPieceBytes - waiting_bytes_);
@@ -66,30 +67,14 @@ Result<std::vector<std::string>> verify_behind(const GateWatcher& gate, Device& 
                                                const Manifest& manifest,
                                                std::span<const Mapping> mappings) {
     BERTH_ASSIGN(auto kernels, DeviceKernels::create(device, 0));
-    Pieces pieces(gate, *kernels);
-    std::vector<TensorView> tensors;
-    for (size_t index = 0; index < manifest.size(); ++index) {
-        TensorView tensor = manifest.at(index);
-        if (!tensor.alias_of.empty())
-            continue;
-        if (tensor.segment >= mappings.size() ||
-            mappings[tensor.segment].bytes() < tensor.offset + tensor.bytes)
-            return fail(ErrorCode::kInvalidArgument,
-                        fmt::format("tensor '{}' lies outside of the {} mapped segments",
-                                    tensor.name, mappings.size()));
-        BERTH_TRY(pieces.add(mappings[tensor.segment].data() + tensor.offset, tensor.bytes));
-        tensors.push_back(tensor);
-    }
-    BERTH_ASSIGN(std::vector<uint64_t> hashes, pieces.finish());
-    std::vector<std::string> different;
-    std::span<const uint64_t> left = hashes;
-    for (const TensorView& tensor : tensors) {
-        const uint64_t blocks = checksum_blocks(tensor.bytes);
-        if (fold_hashes(left.first(blocks)) != tensor.checksum)
-            different.emplace_back(tensor.name);
-        left = left.subspan(blocks);
-    }
-    return different;
+    return find_different(
+        manifest, extents_of(mappings),
+        [&](std::span<const DeviceExtent> extents) -> Result<std::vector<uint64_t>> {
+            Pieces pieces(gate, *kernels);
+            for (const DeviceExtent& extent : extents)
+                BERTH_TRY(pieces.add(extent.data, extent.bytes));
+            return pieces.finish();
+        });
 }
 
 } // namespace berth

@@ -4,6 +4,7 @@
 // bent.
 #include "cache/checkpoint/checkpoint.h"
 
+#include "tests/checkpoint/refusal.h"
 #include "tests/weights/test_checkpoint.h"
 
 #include <gmock/gmock.h>
@@ -18,6 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::make_tensor;
 using testing::read_bytes;
+using testing::refusal;
 using testing::safetensors_file;
 using testing::TestCheckpoint;
 using testing::write_bytes;
@@ -25,12 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFirst = "model-00001-of-00002.safetensors";
 constexpr const char* kSecond = "model-00002-of-00002.safetensors";
-
-Error refusal(const std::string& path) {
-    auto opened = open_checkpoint(path);
-    EXPECT_FALSE(opened.has_value()) << "accepted";
-    return opened ? Error{} : opened.error();
-}
 
 TEST(Checkpoint, EveryKnownArchitectureOpensSingleAndSharded) {
     for (const char* name :

@@ -4,6 +4,7 @@
 // small checkpoints. (checkpoint_test.cpp and quantisation_test.cpp have the others.)
 #include "cache/checkpoint/checkpoint.h"
 
+#include "tests/checkpoint/refusal.h"
 #include "tests/weights/test_checkpoint.h"
 
 #include <fmt/format.h>
@@ -19,18 +20,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::make_tensor;
 using testing::read_bytes;
+using testing::refusal;
 using testing::safetensors_file;
 using testing::TestCheckpoint;
 using testing::write_bytes;
 namespace fs = std::filesystem;
 
 constexpr const char* kSecond = "model-00002-of-00002.safetensors";
-
-Error refusal(const std::string& path) {
-    auto opened = open_checkpoint(path);
-    EXPECT_FALSE(opened.has_value()) << "accepted";
-    return opened ? Error{} : opened.error();
-}
 
 TEST(DiskFaults, EveryTensorThatIsMissingFromAnyArchitectureIsRefusedByName) {
     for (const char* name : {"LlamaForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM"}) {

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "cache/checkpoint/checkpoint.h"
+#include "tests/checkpoint/refusal.h"
 #include "tests/weights/test_checkpoint.h"
 
 #include <fmt/format.h>
@@ -20,6 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::make_tensor;
+using testing::refusal;
 using testing::TestCheckpoint;
 using testing::write_bytes;
 
@@ -28,12 +30,6 @@ constexpr const char* kWorks =
     "[128, 128])";
 constexpr const char* kMatrix = "model.layers.0.mlp.up_proj.weight";
 constexpr const char* kScale = "model.layers.0.mlp.up_proj.weight_scale_inv";
-
-Error refusal(const std::string& path) {
-    auto opened = open_checkpoint(path);
-    EXPECT_FALSE(opened.has_value()) << "accepted";
-    return opened ? Error{} : opened.error();
-}
 
 json::object block_fp8() {
     return {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};

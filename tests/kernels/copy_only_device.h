@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cache/memory/device.h"
+#include "tests/memory/host_backed_device.h"
 
 #include <vector>
 
@@ -10,34 +10,8 @@ namespace berth::test {
 // A device that the CPU may not address and that runs no kernels: only copies reach its memory.
 // Made of a host device, with all that Device itself provides left as it is. Copies of a lane
 // happen when it is waited for.
-class CopyOnlyDevice final : public Device {
+class CopyOnlyDevice final : public testing::HostBackedDevice {
   public:
-    CopyOnlyDevice() : host_(std::move(*open_device("host-0"))) {
-        capabilities_ = host_->capabilities();
-        capabilities_.kind = DeviceKind::kCuda;
-        capabilities_.cpu_addressable = false;
-    }
-    const std::string& id() const override { return host_->id(); }
-    const DeviceCapabilities& capabilities() const override { return capabilities_; }
-    Result<std::unique_ptr<WritableSegment>> create_segment(uint64_t bytes,
-                                                            const std::string& name) override {
-        return host_->create_segment(bytes, name);
-    }
-    Result<Mapping> map_read_only(const Segment& segment) override {
-        return host_->map_read_only(segment);
-    }
-    Result<std::unique_ptr<GrantArena>> create_grant(uint64_t bytes_max) override {
-        return host_->create_grant(bytes_max);
-    }
-    Result<HostBuffer> create_host_buffer(uint64_t bytes) override {
-        return host_->create_host_buffer(bytes);
-    }
-    Status copy_to_device(std::byte* device, const std::byte* host, uint64_t bytes) override {
-        return host_->copy_to_device(device, host, bytes);
-    }
-    Status copy_to_host(std::byte* host, const std::byte* device, uint64_t bytes) override {
-        return host_->copy_to_host(host, device, bytes);
-    }
     Status start_copy_to_device(int lane, std::byte* device, const std::byte* host,
                                 uint64_t bytes) override {
         lanes_[lane].push_back({device, host, bytes});
@@ -54,7 +28,6 @@ class CopyOnlyDevice final : public Device {
             BERTH_TRY(wait_lane(lane));
         return {};
     }
-    Result<DeviceMemory> memory() override { return host_->memory(); }
 
   private:
     struct Copy {
@@ -62,8 +35,6 @@ class CopyOnlyDevice final : public Device {
         const std::byte* host;
         uint64_t bytes;
     };
-    std::unique_ptr<Device> host_;
-    DeviceCapabilities capabilities_;
     std::vector<Copy> lanes_[kLanes];
 };
 

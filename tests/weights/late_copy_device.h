@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cache/memory/device.h"
+#include "tests/memory/host_backed_device.h"
 
 #include <gtest/gtest.h>
 
@@ -11,36 +11,10 @@
 namespace berth::testing {
 
 // Forwards to a host device; says that it is a GPU and copies only when a lane is waited for.
-class LateCopyDevice final : public Device {
+class LateCopyDevice final : public HostBackedDevice {
   public:
-    LateCopyDevice() : host_(std::move(*open_device("host-0"))) {
-        capabilities_ = host_->capabilities();
-        capabilities_.kind = DeviceKind::kCuda;
-        capabilities_.cpu_addressable = false;
-    }
     std::function<Status()> on_copy;
 
-    const std::string& id() const override { return host_->id(); }
-    const DeviceCapabilities& capabilities() const override { return capabilities_; }
-    Result<std::unique_ptr<WritableSegment>> create_segment(uint64_t bytes,
-                                                            const std::string& name) override {
-        return host_->create_segment(bytes, name);
-    }
-    Result<Mapping> map_read_only(const Segment& segment) override {
-        return host_->map_read_only(segment);
-    }
-    Result<std::unique_ptr<GrantArena>> create_grant(uint64_t bytes_max) override {
-        return host_->create_grant(bytes_max);
-    }
-    Result<HostBuffer> create_host_buffer(uint64_t bytes) override {
-        return host_->create_host_buffer(bytes);
-    }
-    Status copy_to_device(std::byte* to, const std::byte* from, uint64_t bytes) override {
-        return host_->copy_to_device(to, from, bytes);
-    }
-    Status copy_to_host(std::byte* to, const std::byte* from, uint64_t bytes) override {
-        return host_->copy_to_host(to, from, bytes);
-    }
     Status start_copy_to_device(int lane, std::byte* to, const std::byte* from,
                                 uint64_t bytes) override {
         return start_copy_2d_to_device(lane, to, bytes, from, bytes, bytes, 1);
@@ -63,7 +37,6 @@ class LateCopyDevice final : public Device {
         return {};
     }
     Status synchronize() override { return {}; }
-    Result<DeviceMemory> memory() override { return host_->memory(); }
 
   private:
     struct Copy {
@@ -74,8 +47,6 @@ class LateCopyDevice final : public Device {
         uint64_t width = 0;
         uint64_t height = 0;
     };
-    std::unique_ptr<Device> host_;
-    DeviceCapabilities capabilities_;
     Copy lanes_[kLanes];
 };
 

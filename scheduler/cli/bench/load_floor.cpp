@@ -2,6 +2,7 @@
 #include "scheduler/cli/bench/load_floor.h"
 
 #include "base/unique_fd.h"
+#include "cache/load/tile_reader.h"
 #include "cache/memory/device.h"
 #include "scheduler/cli/bench/figures.h"
 
@@ -25,13 +26,6 @@ constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
 constexpr uint64_t kSampleBytes = uint64_t{1} << 30; // for each number of streams
 constexpr uint64_t kCopyBytes = uint64_t{64} << 20;
 constexpr int kCopies = 64;
-constexpr size_t kPageBytes = 4096;
-
-struct Aligned {
-    explicit Aligned(uint64_t bytes)
-        : data(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes)), &std::free) {}
-    std::unique_ptr<std::byte, decltype(&std::free)> data;
-};
 
 Result<UniqueFd> open_file(const std::string& path, int flags) {
     UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC));
@@ -67,10 +61,11 @@ Result<double> read_direct(const std::vector<std::string>& files, int streams, u
         std::vector<std::jthread> readers;
         for (int stream = 0; stream < streams; ++stream)
             readers.emplace_back([&] {
-                Aligned buffer(kPieceBytes);
+                PageBuffer buffer(kPieceBytes);
                 for (uint64_t index = next++; index < count; index = next++) {
                     const Piece& piece = pieces[(begin + index) % pieces.size()];
-                    ssize_t got = ::pread(piece.fd, buffer.data.get(), kPieceBytes, piece.offset);
+                    ssize_t got =
+                        ::pread(piece.fd, buffer.bytes().data(), kPieceBytes, piece.offset);
                     if (got < 0)
                         error = errno;
                     else
