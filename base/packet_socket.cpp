@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -199,12 +200,30 @@ Result<std::pair<UniqueFd, UniqueFd>> packet_pair() {
     return std::pair(UniqueFd(both[0]), UniqueFd(both[1]));
 }
 
+bool PeerCredentials::has_group(uint32_t group) const {
+    return gid == group || (groups && std::ranges::find(*groups, group) != groups->end());
+}
+
 Result<PeerCredentials> peer_credentials(int socket) {
     ucred credentials{};
     socklen_t size = sizeof credentials;
     if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
         return fail_errno("reading the peer's credentials");
-    return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
+    PeerCredentials peer{credentials.pid, credentials.uid, credentials.gid, {}};
+    // Most processes are in a few groups; the kernel says how many there are where that is too few.
+    std::vector<uint32_t> groups(32);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        auto bytes = static_cast<socklen_t>(groups.size() * sizeof(uint32_t));
+        bool told = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) == 0;
+        if (!told && errno != ERANGE)
+            break;
+        groups.resize(bytes / sizeof(uint32_t));
+        if (told) {
+            peer.groups = std::move(groups);
+            break;
+        }
+    }
+    return peer;
 }
 
 } // namespace berth

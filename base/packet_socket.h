@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,9 @@ struct PeerCredentials {
     int pid = 0;
     uint32_t uid = 0;
     uint32_t gid = 0;
+    // The peer's supplementary groups when it connected; absent where the kernel does not tell.
+    std::optional<std::vector<uint32_t>> groups;
+    bool has_group(uint32_t group) const;
 };
 
 // Sends without waiting. false: the socket is full, try again when it is writable.

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,7 @@ struct ChildPlan {
     const char* directory = nullptr;
     int log_fd = -1;
     bool new_session = true;
+    int parent = 0; // not 0: ends with it
     const std::pair<int, int>* fds = nullptr;
     size_t fd_count = 0;
     int error_fd = -1;
@@ -51,6 +53,13 @@ struct ChildPlan {
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     ::signal(SIGPIPE, SIG_DFL);
+    if (plan.parent != 0) {
+        if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+            give_up();
+        // The parent may have ended before that.
+        if (::getppid() != plan.parent)
+            ::_exit(127);
+    }
     if (plan.new_session)
         ::setsid();
     if (plan.directory != nullptr && ::chdir(plan.directory) != 0)
@@ -186,6 +195,7 @@ Result<Process> Process::spawn(const SpawnOptions& options) {
         options.working_directory.empty() ? nullptr : options.working_directory.c_str();
     plan.log_fd = log_fd.get();
     plan.new_session = options.new_session;
+    plan.parent = options.ends_with_parent ? ::getpid() : 0;
     plan.fds = fds.data();
     plan.fd_count = fds.size();
     plan.error_fd = error_high.get();
@@ -255,10 +265,12 @@ std::optional<int> Process::try_wait() {
     if (reaped == 0)
         return std::nullopt;
     is_child_ = false;
-    return reaped == id_.pid ? status : 0;
+    return reaped == id_.pid ? status : kUnknownWaitStatus;
 }
 
 std::string describe_exit(int wait_status) {
+    if (wait_status == kUnknownWaitStatus)
+        return "ended, it is not known how";
     if (WIFSIGNALED(wait_status)) {
         const char* name = ::sigabbrev_np(WTERMSIG(wait_status));
         return name != nullptr ? fmt::format("killed by SIG{}", name)

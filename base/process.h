@@ -24,12 +24,19 @@ struct ProcessId {
 Result<ProcessId> process_id(int pid);
 bool is_alive(const ProcessId& process);
 
+// The wait status of a child whose end is known but not how (somebody else reaped it): no success,
+// and no status that the kernel gives.
+inline constexpr int kUnknownWaitStatus = -1;
+
 struct SpawnOptions {
     std::vector<std::string> command;               // argv; command[0] is a path, or found in PATH
     std::map<std::string, std::string> environment; // added to (and over) this process's own
     std::string working_directory;                  // empty: this process's own
     std::string log_path;    // stdout and stderr append there; empty: inherited
     bool new_session = true; // a process group (and session) of its own
+    // SIGKILL to it when the thread that starts it ends, however that ends: nothing of the work is
+    // of use to anybody else.
+    bool ends_with_parent = false;
     std::vector<std::pair<int, int>> inherit_fds; // {descriptor here, number there}, from 3 up
 };
 
@@ -59,7 +66,7 @@ class Process {
     bool is_child_ = false;
 };
 
-// "exit code 3", "killed by SIGKILL", "ended" for an adopted one.
+// "exit code 3", "killed by SIGKILL", "ended, it is not known how".
 std::string describe_exit(int wait_status);
 
 // The folder this program lies in.

@@ -67,7 +67,7 @@ berth_packages() {
         cmake ninja-build ccache git curl "$boost-dev" "$json-dev" "$url-dev" \
         libspdlog-dev libfmt-dev libsqlite3-dev libsqlitecpp-dev libyaml-cpp-dev libcli11-dev \
         libexpected-dev libxxhash-dev librapidcheck-dev libgtest-dev libgmock-dev libpcre2-dev \
-        libutf8proc-dev libssl-dev
+        libutf8proc-dev libssl-dev openssl
 }
 
 missing_packages() {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/unique_fd.h"
 #include "policies/fields.h"
 #include "policies/yaml.h"
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <map>
 
 namespace berth::policies {
 
@@ -19,14 +19,6 @@ const Spec* find_named(const std::vector<Spec>& all, std::string_view name) {
         if (one.name == name)
             return &one;
     return nullptr;
-}
-
-template <typename Spec>
-std::vector<std::string> names_of(const std::vector<Spec>& all) {
-    std::vector<std::string> names;
-    for (const Spec& one : all)
-        names.push_back(one.name);
-    return names;
 }
 
 tl::unexpected<Error> refuse_origin(const Origin& origin, const std::string& message) {
@@ -74,58 +66,39 @@ Spec named(Spec spec, const std::string& name, const Origin& origin) {
 }
 
 // One document; throws YamlFailure.
-Documents read_document(const YAML::Node& root, const std::string& file,
-                        const std::string& folder) {
-    Fields document(root, file, "");
-    const std::string version = document.text("apiVersion", std::string(kApiVersion));
-    if (version != kApiVersion)
-        document.refuse("apiVersion",
-                        "expected '" + std::string(kApiVersion) + "', found '" + version + "'");
-    const size_t kind = document.word("kind", {"Node", "ColocationPolicy", "Model", "Instance"});
+Documents read_document(Fields& document, const std::string& folder) {
+    document.word("apiVersion", {std::string(kApiVersion)}, 0);
     std::string name;
-    if (!document.has("metadata"))
-        document.refuse("metadata", "missing; write metadata: {name: NAME}");
-    document.map("metadata", [&name](Fields& metadata) {
-        name = metadata.text("name");
-        if (!is_name(name))
-            metadata.refuse("name", "not a name: '" + name +
-                                        "'; use 1 to 63 letters, digits, '.', '_' and '-'");
-    });
+    document.needed_map("metadata", "write metadata: {name: NAME}",
+                        [&name](Fields& metadata) { name = metadata.name("name"); });
     Documents out;
-    if (!document.has("spec") && kind >= 2)
-        document.refuse("spec", "missing");
     const Origin origin = document.origin();
-    auto read = [&](Fields& spec) {
-        if (kind == 0)
-            out.node = named(read_node(spec, folder), name, origin);
-        else if (kind == 1)
-            out.policy = named(read_policy(spec), name, origin);
-        else if (kind == 2)
-            out.models.push_back(named(read_model(spec, folder), name, origin));
+    const auto read = [&](size_t kind) {
+        const auto read_spec = [&](Fields& spec) {
+            if (kind == 0)
+                out.node = named(read_node(spec, folder), name, origin);
+            else if (kind == 1)
+                out.policy = named(read_policy(spec), name, origin);
+            else if (kind == 2)
+                out.models.push_back(named(read_model(spec, folder), name, origin));
+            else
+                out.instances.push_back(named(read_instance(spec, folder), name, origin));
+        };
+        if (kind < 2)
+            document.map_or_empty("spec", read_spec);
         else
-            out.instances.push_back(named(read_instance(spec, folder), name, origin));
+            document.needed_map("spec", "", read_spec);
     };
-    if (document.has("spec")) {
-        document.map("spec", read);
-    } else {
-        static_cast<void>(document.node("spec"));
-        const YAML::Node nothing(YAML::NodeType::Map);
-        Fields spec(nothing, file, "spec");
-        read(spec);
-    }
-    document.finish();
+    document.cases("kind", {"Node", "ColocationPolicy", "Model", "Instance"}, read);
     return out;
 }
 
-Result<std::string> read_text(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    if (!in)
-        return fail_errno(path);
-    std::ostringstream text;
-    text << in.rdbuf();
-    if (in.bad())
-        return fail_errno(path);
-    return std::move(text).str();
+Documents read_document(const YAML::Node& root, const std::string& file,
+                        const std::string& folder) {
+    Fields document(root, file, "");
+    Documents out = read_document(document, folder);
+    document.finish();
+    return out;
 }
 
 Result<std::vector<std::string>> files_of(const std::string& path) {
@@ -139,8 +112,12 @@ Result<std::vector<std::string>> files_of(const std::string& path) {
     for (std::filesystem::directory_iterator it(path, failed), end; !failed && it != end;
          it.increment(failed)) {
         const std::string extension = it->path().extension().string();
-        if (extension == ".yaml" || extension == ".yml")
-            files.push_back(it->path().string());
+        if (extension != ".yaml" && extension != ".yml")
+            continue;
+        std::error_code gone; // a link that leads nowhere is told when it is read
+        if (it->exists(gone) && !it->is_regular_file(gone))
+            return fail(ErrorCode::kInvalidArgument, it->path().string() + ": not a file");
+        files.push_back(it->path().string());
     }
     if (failed)
         return fail(ErrorCode::kIo, path + ": " + failed.message());
@@ -178,32 +155,6 @@ Result<Documents> parse_fragment(std::string_view text, const std::string& file)
     }
 }
 
-Status check_documents(Documents& documents) {
-    const PolicySpec policy = documents.effective_policy();
-    for (InstanceSpec& one : documents.instances) {
-        if (one.class_name.empty())
-            one.class_name = policy.default_class()->name;
-        if (policy.find_class(one.class_name) == nullptr)
-            return refuse_origin(
-                one.origin, "Instance '" + one.name +
-                                "': field 'spec.priorityClassName': no class '" + one.class_name +
-                                "'" + suggestion(one.class_name, names_of(policy.classes)));
-        if (!one.model.empty() && documents.find_model(one.model) == nullptr)
-            return refuse_origin(
-                one.origin,
-                "Instance '" + one.name + "': field 'spec.model': no Model '" + one.model + "'" +
-                    (documents.models.empty() ? "; no Model is given"
-                                              : suggestion(one.model, names_of(documents.models))));
-    }
-    for (const TenantSpec& tenant : policy.tenants)
-        for (const std::string& model : tenant.may_attach)
-            if (documents.find_model(model) == nullptr)
-                return refuse_origin(
-                    tenant.origin, "tenant '" + tenant.name + "': field 'mayAttach': no Model '" +
-                                       model + "'" + suggestion(model, names_of(documents.models)));
-    return {};
-}
-
 Result<Documents> parse_documents(std::string_view text, const std::string& file) {
     BERTH_ASSIGN(Documents documents, parse_fragment(text, file));
     BERTH_TRY(check_documents(documents));
@@ -231,21 +182,93 @@ Documents overlay(Documents base, const Documents& update) {
     return base;
 }
 
-Result<Documents> load_paths(const std::vector<std::string>& paths) {
-    Documents all;
-    size_t count = 0;
+namespace {
+
+// One file to read, and what named it.
+struct Wanted {
+    std::string file, by;
+};
+
+// The files of all paths. One that is named twice, however it is written, is an error.
+Result<std::vector<Wanted>> files_of_all(const std::vector<std::string>& paths) {
+    std::vector<Wanted> wanted;
+    std::map<std::string, std::string> seen; // the file without links and detours -> what named it
     for (const std::string& path : paths) {
         BERTH_ASSIGN(const std::vector<std::string> files, files_of(path));
         for (const std::string& file : files) {
-            if (++count > kYamlFilesMax)
+            if (wanted.size() >= kYamlFilesMax)
                 return fail(ErrorCode::kInvalidArgument,
                             path + ": more than " + std::to_string(kYamlFilesMax) + " files");
             std::error_code failed;
-            const std::string absolute = std::filesystem::absolute(file, failed).string();
-            BERTH_ASSIGN(const std::string text, read_text(file));
-            BERTH_ASSIGN(Documents part, parse_fragment(text, failed ? file : absolute));
-            BERTH_TRY(merge(all, std::move(part)));
+            const std::string plain = std::filesystem::canonical(file, failed).string();
+            const auto [other, fresh] = seen.emplace(failed ? file : plain, path);
+            if (!fresh)
+                return fail(ErrorCode::kInvalidArgument,
+                            file + ": would be read twice: it is named by '" + other->second +
+                                "' and by '" + path + "'",
+                            "InvalidDocument");
+            wanted.push_back({file, path});
         }
+    }
+    return wanted;
+}
+
+Status merge_file(Documents& all, const std::string& file) {
+    std::error_code failed;
+    const std::string absolute = std::filesystem::absolute(file, failed).string();
+    BERTH_ASSIGN(const std::string text, read_file(file, kYamlBytesMax));
+    BERTH_ASSIGN(Documents part, parse_fragment(text, failed ? file : absolute));
+    return merge(all, std::move(part));
+}
+
+} // namespace
+
+Shape document_shape() {
+    Shape shape;
+    Fields document(shape, "");
+    read_document(document, "");
+    return shape;
+}
+
+Result<Documents> parse_together(const std::vector<SourceText>& texts) {
+    Documents all;
+    for (const SourceText& one : texts) {
+        BERTH_ASSIGN(Documents part, parse_fragment(one.text, one.file));
+        BERTH_TRY(merge(all, std::move(part)));
+    }
+    return all;
+}
+
+Result<Documents> load_paths(const std::vector<std::string>& paths) {
+    Documents all;
+    BERTH_ASSIGN(const std::vector<Wanted> wanted, files_of_all(paths));
+    for (const Wanted& one : wanted)
+        BERTH_TRY(merge_file(all, one.file));
+    BERTH_TRY(check_documents(all));
+    return all;
+}
+
+Result<Documents> load_node(const std::string& config_file) {
+    Documents all;
+    BERTH_TRY(merge_file(all, config_file));
+    if (!all.node)
+        return fail(ErrorCode::kInvalidArgument,
+                    config_file + ": no document of kind Node: berthd needs one");
+    const Origin at{all.node->origin.file, all.node->policies_mark.line,
+                    all.node->policies_mark.column};
+    const auto in_node = [&](const std::string& why) {
+        return refuse_origin(at, "field 'spec.policies': " + why);
+    };
+    auto wanted = files_of_all(all.node->policies);
+    if (!wanted)
+        return in_node(wanted.error().message);
+    for (const Wanted& one : *wanted) {
+        std::error_code failed;
+        if (std::filesystem::equivalent(one.file, config_file, failed))
+            return in_node("'" + one.by +
+                           "' leads back to this very file; name other files, or a folder that "
+                           "it is not in");
+        BERTH_TRY(merge_file(all, one.file));
     }
     BERTH_TRY(check_documents(all));
     return all;

@@ -3,8 +3,6 @@
 
 #include "policies/yaml.h"
 
-#include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -36,10 +34,11 @@ std::string suggestion(std::string_view name, const std::vector<std::string>& kn
         return "; did you mean '" + near + "'?";
     if (known.empty())
         return "";
+    constexpr size_t kShownMax = 20;
     std::string all;
-    for (const std::string& one : known)
-        all += (all.empty() ? "" : ", ") + one;
-    return "; known: " + all;
+    for (size_t i = 0; i < known.size() && i < kShownMax; ++i)
+        all += (all.empty() ? "" : ", ") + known[i];
+    return "; known: " + all + (known.size() > kShownMax ? ", ..." : "");
 }
 
 bool is_name(std::string_view text) {
@@ -80,6 +79,31 @@ Fields::Fields(const YAML::Node& map, std::string file, std::string path)
     }
 }
 
+Fields::Fields(Shape& shape, std::string path) : path_(std::move(path)), shape_(&shape) {}
+
+void Fields::record(const std::string& field, Form form, bool required,
+                    std::optional<std::string> fallback) {
+    for (FieldShape& one : shape_->fields) {
+        if (one.name != field)
+            continue;
+        if (std::find(one.forms.begin(), one.forms.end(), form) == one.forms.end())
+            one.forms.push_back(std::move(form));
+        one.required = one.required || required;
+        if (!one.fallback)
+            one.fallback = std::move(fallback);
+        return;
+    }
+    shape_->fields.push_back({field, required, std::move(fallback), {std::move(form)}});
+}
+
+void Fields::record_inner(const std::string& field, Form::Kind kind, bool required,
+                          const std::function<void(Fields&)>& read) {
+    const auto inner = std::make_shared<Shape>();
+    Fields fields(*inner, path_of(field));
+    read(fields);
+    record(field, Form{.kind = kind, .inner = inner}, required);
+}
+
 std::string Fields::path_of(const std::string& field) const {
     return path_.empty() ? field : path_ + "." + field;
 }
@@ -90,232 +114,130 @@ void Fields::refuse_at(const YAML::Node& node, const std::string& message) const
 }
 
 Origin Fields::origin() const {
+    if (recording())
+        return {};
     return Origin{file_, map_.Mark().line + 1, map_.Mark().column + 1};
 }
 
-Origin Fields::origin_of(const std::string& field) const {
+const YAML::Node* Fields::look(const std::string& field) const {
     for (const auto& [key, value] : entries_)
         if (key.Scalar() == field)
-            return Origin{file_, value.Mark().line + 1, value.Mark().column + 1};
+            return &value;
+    return nullptr;
+}
+
+Origin Fields::origin_of(const std::string& field) const {
+    if (const YAML::Node* value = look(field))
+        return Origin{file_, value->Mark().line + 1, value->Mark().column + 1};
     return origin();
 }
 
-void Fields::refuse(const std::string& field, const std::string& why) const {
+Mark Fields::mark_of(const std::string& field) const {
+    const Origin at = origin_of(field);
+    return {at.line, at.column};
+}
+
+void Fields::fail_field(const std::string& field, const std::string& why) const {
     const Origin at = origin_of(field);
     refuse_yaml(file_, at.line, at.column, "field '" + path_of(field) + "': " + why);
 }
 
-bool Fields::has(std::string_view field) const {
-    for (const auto& [key, value] : entries_)
-        if (key.Scalar() == field)
-            return true;
-    return false;
+void Fields::refuse(const std::string& field, const std::string& why) const {
+    if (!recording())
+        fail_field(field, why);
+}
+
+void Fields::refuse_item(const std::string& field, size_t index, const std::string& why) const {
+    if (recording())
+        return;
+    const YAML::Node* list = look(field);
+    if (list == nullptr || !list->IsSequence() || index >= list->size())
+        fail_field(field, why);
+    refuse_at((*list)[index], "field '" + path_of(field) + "': " + why);
+}
+
+bool Fields::has(const std::string& field) {
+    known_.insert(field);
+    return recording() || look(field) != nullptr;
+}
+
+bool Fields::is_scalar(const std::string& field) {
+    return has(field) && (recording() || look(field)->IsScalar());
+}
+bool Fields::is_list(const std::string& field) {
+    return has(field) && (recording() || look(field)->IsSequence());
+}
+bool Fields::is_map(const std::string& field) {
+    return has(field) && (recording() || look(field)->IsMap());
 }
 
 const YAML::Node* Fields::find(const std::string& field, bool required) {
     known_.insert(field);
-    for (const auto& [key, value] : entries_) {
-        if (key.Scalar() != field)
-            continue;
-        const std::string& tag = value.Tag();
+    if (const YAML::Node* value = look(field)) {
+        const std::string& tag = value->Tag();
         if (!tag.empty() && tag != "?" && tag != "!")
-            refuse_at(value, "field '" + path_of(field) + "': tags are not read here, found '" +
-                                 tag + "'");
-        return &value;
+            refuse_at(*value, "field '" + path_of(field) + "': tags are not read here, found '" +
+                                  tag + "'");
+        return value;
     }
     if (!required)
         return nullptr;
-    // A misspelt field is the likeliest reason for a missing one: name that.
+    fail_missing(field, "");
+}
+
+// A misspelt field is the likeliest reason for a missing one: names that.
+void Fields::fail_missing(const std::string& field, const std::string& hint) const {
     for (const auto& [key, value] : entries_)
         if (!known_.contains(key.Scalar()) && !nearest_name(key.Scalar(), {field}).empty())
             refuse_at(key, "field '" + path_of(key.Scalar()) + "': unknown field; did you mean '" +
                                field + "'?");
-    refuse_at(map_, "field '" + path_of(field) + "': missing");
+    refuse_at(map_, "field '" + path_of(field) + "': missing" + (hint.empty() ? "" : "; " + hint));
 }
 
-const std::string& Fields::scalar(const std::string& field, const YAML::Node& node,
-                                  std::string_view wanted) const {
-    if (!node.IsScalar())
-        refuse_at(node, "field '" + path_of(field) + "': expected " + std::string(wanted) +
-                            ", found " + shown(node));
-    return node.Scalar();
-}
-
-namespace {
-
-bool is_quoted(const YAML::Node& node) {
-    return node.Tag() == "!";
-}
-
-// "010" is 8 to some readers and 10 to others: nobody means either.
-bool has_leading_zero(std::string_view text) {
-    if (!text.empty() && text.front() == '-')
-        text.remove_prefix(1);
-    return text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
-}
-
-} // namespace
-
-std::string Fields::text(const std::string& field) {
-    const YAML::Node& found = *find(field, true);
-    const std::string& value = scalar(field, found, "text");
-    if (value.empty())
-        refuse(field, "must not be empty");
-    return value;
-}
-
-std::string Fields::text(const std::string& field, std::string fallback) {
-    return find(field, false) != nullptr ? text(field) : std::move(fallback);
-}
-
-bool Fields::boolean(const std::string& field, bool fallback) {
-    const YAML::Node* found = find(field, false);
-    if (found == nullptr)
-        return fallback;
-    const std::string& value = scalar(field, *found, "true or false");
-    if (!is_quoted(*found) && value == "true")
-        return true;
-    if (!is_quoted(*found) && value == "false")
-        return false;
-    refuse(field, "expected true or false, found " + shown(*found));
-}
-
-int64_t Fields::integer(const std::string& field) {
-    const YAML::Node& found = *find(field, true);
-    const std::string& value = scalar(field, found, "an integer");
-    int64_t number = 0;
-    const char* end = value.data() + value.size();
-    auto [rest, status] = std::from_chars(value.data(), end, number);
-    if (status != std::errc() || rest != end || is_quoted(found))
-        refuse(field, "expected an integer, found " + shown(found));
-    if (has_leading_zero(value))
-        refuse(field, "expected a decimal integer without leading zeros, found " + shown(found));
-    return number;
-}
-
-int64_t Fields::integer(const std::string& field, int64_t fallback) {
-    return find(field, false) != nullptr ? integer(field) : fallback;
-}
-
-uint64_t Fields::count(const std::string& field, uint64_t fallback) {
-    if (find(field, false) == nullptr)
-        return fallback;
-    const int64_t number = integer(field);
-    if (number < 0)
-        refuse(field, "expected 0 or more, found '" + std::to_string(number) + "'");
-    return static_cast<uint64_t>(number);
-}
-
-double Fields::number(const std::string& field, double fallback) {
-    const YAML::Node* found = find(field, false);
-    if (found == nullptr)
-        return fallback;
-    const std::string& value = scalar(field, *found, "a number");
-    double number = 0;
-    const char* end = value.data() + value.size();
-    auto [rest, status] = std::from_chars(value.data(), end, number);
-    if (status != std::errc() || rest != end || is_quoted(*found) || has_leading_zero(value) ||
-        !std::isfinite(number))
-        refuse(field, "expected a number, found " + shown(*found));
-    return number;
-}
-
-uint64_t Fields::bytes(const std::string& field) {
-    const YAML::Node& found = *find(field, true);
-    const std::string& value = scalar(field, found, "bytes such as 24Gi");
-    if (has_leading_zero(value))
-        refuse(field, "expected bytes without leading zeros, found " + shown(found));
-    Result<uint64_t> parsed = parse_bytes(value);
-    if (!parsed)
-        refuse(field, parsed.error().message);
-    return *parsed;
-}
-
-uint64_t Fields::bytes(const std::string& field, uint64_t fallback) {
-    return find(field, false) != nullptr ? bytes(field) : fallback;
-}
-
-Nanoseconds Fields::duration(const std::string& field) {
-    const YAML::Node& found = *find(field, true);
-    const std::string& value = scalar(field, found, "a duration such as 200ms");
-    if (has_leading_zero(value))
-        refuse(field, "expected a duration without leading zeros, found " + shown(found));
-    Result<Nanoseconds> parsed = parse_duration(value);
-    if (!parsed)
-        refuse(field, parsed.error().message);
-    return *parsed;
-}
-
-Nanoseconds Fields::duration(const std::string& field, Nanoseconds fallback) {
-    return find(field, false) != nullptr ? duration(field) : fallback;
-}
-
-size_t Fields::word(const std::string& field, const std::vector<std::string>& words) {
-    const YAML::Node& found = *find(field, true);
-    const std::string& value = scalar(field, found, "a word");
-    for (size_t i = 0; i < words.size(); ++i)
-        if (words[i] == value)
-            return i;
-    refuse(field, "unknown value '" + value + "'" + suggestion(value, words));
-}
-
-size_t Fields::word(const std::string& field, const std::vector<std::string>& words,
-                    size_t fallback) {
-    return find(field, false) != nullptr ? word(field, words) : fallback;
-}
-
-std::vector<std::string> Fields::texts(const std::string& field) {
-    std::vector<std::string> all;
-    const YAML::Node* found = find(field, false);
-    if (found == nullptr)
-        return all;
-    if (!found->IsSequence())
-        refuse(field, "expected a list, found " + shown(*found));
-    for (const YAML::Node& item : *found) {
-        if (!item.IsScalar())
-            refuse_at(item, "field '" + path_of(field) + "': expected text, found " + shown(item));
-        all.push_back(item.Scalar());
-    }
-    return all;
-}
-
-void Fields::map(const std::string& field, const std::function<void(Fields&)>& read) {
-    const YAML::Node* found = find(field, false);
-    if (found == nullptr)
-        return;
-    Fields inner(*found, file_, path_of(field));
+void Fields::read_inner(const std::string& field, const YAML::Node& map,
+                        const std::function<void(Fields&)>& read) {
+    Fields inner(map, file_, path_of(field));
     read(inner);
     inner.finish();
 }
 
+void Fields::map(const std::string& field, const std::function<void(Fields&)>& read) {
+    if (recording())
+        return record_inner(field, Form::Kind::kMap, false, read);
+    if (const YAML::Node* found = find(field, false))
+        read_inner(field, *found, read);
+}
+
+void Fields::needed_map(const std::string& field, const std::string& hint,
+                        const std::function<void(Fields&)>& read) {
+    if (recording())
+        return record_inner(field, Form::Kind::kMap, true, read);
+    const YAML::Node* found = find(field, false);
+    if (found == nullptr)
+        fail_missing(field, hint);
+    read_inner(field, *found, read);
+}
+
+void Fields::map_or_empty(const std::string& field, const std::function<void(Fields&)>& read) {
+    if (recording())
+        return record_inner(field, Form::Kind::kMap, false, read);
+    if (const YAML::Node* found = find(field, false))
+        return read_inner(field, *found, read);
+    Fields nothing(YAML::Node(YAML::NodeType::Map), file_, path_of(field));
+    read(nothing);
+}
+
 void Fields::maps(const std::string& field, const std::function<void(Fields&)>& read) {
+    if (recording())
+        return record_inner(field, Form::Kind::kMaps, false, read);
     const YAML::Node* found = find(field, false);
     if (found == nullptr)
         return;
     if (!found->IsSequence())
-        refuse(field, "expected a list, found " + shown(*found));
+        fail_field(field, "expected a list, found " + shown(*found));
     size_t index = 0;
-    for (const YAML::Node& item : *found) {
-        Fields inner(item, file_, path_of(field) + "[" + std::to_string(index++) + "]");
-        read(inner);
-        inner.finish();
-    }
-}
-
-std::map<std::string, std::string> Fields::dictionary(const std::string& field) {
-    std::map<std::string, std::string> all;
-    const YAML::Node* found = find(field, false);
-    if (found == nullptr)
-        return all;
-    Fields inner(*found, file_, path_of(field));
-    for (const auto& [key, value] : inner.entries_)
-        all[key.Scalar()] = inner.scalar(key.Scalar(), value, "text");
-    return all;
-}
-
-YAML::Node Fields::node(const std::string& field) {
-    const YAML::Node* found = find(field, false);
-    return found != nullptr ? *found : YAML::Node(YAML::NodeType::Undefined);
+    for (const YAML::Node& item : *found)
+        read_inner(field + "[" + std::to_string(index++) + "]", item, read);
 }
 
 void Fields::finish() const {

@@ -33,6 +33,15 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     return row[b.size()];
 }
 
+bool begins_with(std::string_view text, std::string_view start) {
+    if (text.size() < start.size())
+        return false;
+    for (size_t i = 0; i < start.size(); ++i)
+        if (lower(text[i]) != lower(start[i]))
+            return false;
+    return true;
+}
+
 } // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known) {
@@ -47,7 +56,13 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
             best = one;
         }
     }
-    return best;
+    if (!best.empty() || name.size() < 3)
+        return best;
+    // A word that was cut short, or written out: grace for gracePeriod.
+    for (const std::string& one : known)
+        if (begins_with(one, name) || (one.size() >= 3 && begins_with(name, one)))
+            return one;
+    return "";
 }
 
 } // namespace berth::policies

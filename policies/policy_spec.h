@@ -106,12 +106,20 @@ struct MemorySpec {
     uint64_t image_limit_bytes = 0; // imageLimit: of all together
     bool operator==(const MemorySpec&) const = default;
 };
+// Among the devices that have room: Pack fills the fullest first, Spread takes the emptiest.
+enum class PlacementStrategy { kPack, kSpread };
+struct PlacementSpec {
+    PlacementStrategy strategy = PlacementStrategy::kSpread;
+    bool operator==(const PlacementSpec&) const = default;
+};
 struct TenantSpec {
     std::string name;
-    std::vector<std::string> users;
-    std::vector<std::string> may_attach; // Model names
+    std::vector<std::string> users;      // of the system
+    std::vector<std::string> may_attach; // Model names; empty: none
+    // maxDeviceMemory, of all its instances on all devices; 0: none is set.
     uint64_t device_memory_bytes_max = 0;
     Origin origin;
+    Mark may_attach_mark, memory_mark;
     bool operator==(const TenantSpec&) const = default;
 };
 struct PolicySpec {
@@ -125,9 +133,12 @@ struct PolicySpec {
     SharingSpec sharing;
     StarvationSpec starvation;
     MemorySpec memory;
+    PlacementSpec placement;
     std::vector<TenantSpec> tenants;
     Origin origin;
+    Mark reserve_mark; // of memory.deviceReserve
     const PriorityClass* find_class(std::string_view name) const;
+    const TenantSpec* find_tenant(std::string_view name) const;
     const PriorityClass* default_class() const; // the globalDefault, else the lowest value
     bool operator==(const PolicySpec&) const = default;
 };

@@ -79,9 +79,19 @@ void print(std::ostream& out, const NodeSpec& node) {
     }
     out << "  keeper: " << (node.keeper == KeeperKind::kProcess ? "process" : "systemd") << "\n";
     out << "  policies: " << list(node.policies) << "\n";
-    if (node.admin_tcp)
-        out << "  adminTcp: {listen: " << quoted(node.admin_tcp->listen)
-            << ", tokenFile: " << quoted(node.admin_tcp->token_file) << "}\n";
+    if (const auto& tcp = node.admin_tcp) {
+        out << "  adminTcp: {listen: " << quoted(tcp->listen)
+            << ", tokenFile: " << quoted(tcp->token_file);
+        if (!tcp->certificate_file.empty())
+            out << ", certificateFile: " << quoted(tcp->certificate_file)
+                << ", keyFile: " << quoted(tcp->key_file);
+        out << ", anywhere: " << boolean(tcp->anywhere) << "}\n";
+    }
+    if (!node.access.empty())
+        out << "  access:\n";
+    for (const AccessRule& one : node.access)
+        out << "    - {role: " << to_string(one.role) << ", users: " << list(one.users)
+            << ", groups: " << list(one.groups) << "}\n";
 }
 
 void print(std::ostream& out, const Trigger& trigger) {
@@ -155,11 +165,15 @@ void print_tail(std::ostream& out, const PolicySpec& policy) {
                 ? std::string()
                 : ", imageDir: " + quoted(policy.memory.image_dir) +
                       ", imageLimit: " + bytes(policy.memory.image_limit_bytes))
+        << "}\n  placement: {strategy: "
+        << (policy.placement.strategy == PlacementStrategy::kPack ? "Pack" : "Spread")
         << "}\n  tenants:" << (policy.tenants.empty() ? " []" : "") << "\n";
     for (const TenantSpec& one : policy.tenants)
         out << "    - {name: " << quoted(one.name) << ", users: " << list(one.users)
-            << ", mayAttach: " << list(one.may_attach)
-            << ", maxDeviceMemory: " << bytes(one.device_memory_bytes_max) << "}\n";
+            << (one.may_attach.empty() ? "" : ", mayAttach: " + list(one.may_attach))
+            << ", maxDeviceMemory: "
+            << (one.device_memory_bytes_max > 0 ? bytes(one.device_memory_bytes_max) : "none")
+            << "}\n";
 }
 
 void print(std::ostream& out, const PolicySpec& policy) {
@@ -185,18 +199,29 @@ void print(std::ostream& out, const ModelSpec& model) {
         << "\n";
 }
 
+void print(std::ostream& out, const SloSpec& slo) {
+    out << "  slo: {";
+    if (slo.ttft > Nanoseconds(0))
+        out << "ttft: " << duration(slo.ttft) << ", ";
+    if (slo.tpot > Nanoseconds(0))
+        out << "tpot: " << duration(slo.tpot) << ", ";
+    out << "percentile: " << number(slo.percentile) << "}\n";
+}
+
 void print(std::ostream& out, const InstanceSpec& one) {
     head(out, "Instance", one.name);
     if (!one.model.empty())
         out << "  model: " << quoted(one.model) << "\n";
     if (!one.class_name.empty())
         out << "  priorityClassName: " << quoted(one.class_name) << "\n";
+    if (!one.tenant.empty())
+        out << "  tenant: " << quoted(one.tenant) << "\n";
     out << "  devices: " << (one.devices.empty() ? "auto" : list(one.devices))
+        << "\n  deviceCount: " << one.device_count
         << "\n  resources: {requests: {memory: " << bytes(one.memory_request_bytes)
         << "}, limits: {memory: " << bytes(one.memory_limit_bytes) << "}}\n";
     if (one.slo)
-        out << "  slo: {ttft: " << duration(one.slo->ttft) << ", tpot: " << duration(one.slo->tpot)
-            << ", percentile: " << number(one.slo->percentile) << "}\n";
+        print(out, *one.slo);
     out << "  restart: " << to_string(one.restart)
         << "\n  engine:\n    driver: " << to_string(one.engine.driver)
         << "\n    command: " << list(one.engine.command) << "\n";

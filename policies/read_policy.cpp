@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "policies/cron.h"
 #include "policies/fields.h"
 
 #include <algorithm>
@@ -6,6 +7,11 @@
 namespace berth::policies {
 
 namespace {
+
+// As Kubernetes bounds them; differences of two fit well.
+constexpr Range kPriorities{-1'000'000'000, 1'000'000'000};
+constexpr Range kPriorityDeltas{1, 2'000'000'000};
+constexpr Range kPreemptions{0, 1'000'000};
 
 std::vector<std::string> class_names(const PolicySpec& policy) {
     std::vector<std::string> names;
@@ -22,152 +28,112 @@ std::string read_class_name(Fields& fields, const PolicySpec& policy) {
     return name;
 }
 
-void read_classes(Fields& spec, PolicySpec& policy) {
-    if (!spec.has("priorityClasses")) {
-        static_cast<void>(spec.node("priorityClasses")); // known, and absent
-        policy.classes = default_policy().classes;
-        return;
-    }
-    spec.maps("priorityClasses", [&policy](Fields& fields) {
-        PriorityClass one;
-        one.origin = fields.origin();
-        one.name = fields.text("name");
-        if (!is_name(one.name))
-            fields.refuse("name", "not a name: '" + one.name + "'");
-        if (policy.find_class(one.name) != nullptr)
-            fields.refuse("name", "class '" + one.name + "' is given twice");
-        one.value = fields.integer("value");
-        one.preempts_lower =
-            fields.word("preemptionPolicy", {"Never", "PreemptLowerPriority"}, 0) == 1;
-        one.preemptible = fields.boolean("preemptible", true);
-        one.global_default = fields.boolean("globalDefault", false);
-        if (one.global_default)
-            for (const PriorityClass& other : policy.classes)
-                if (other.global_default)
-                    fields.refuse("globalDefault", "class '" + other.name +
-                                                       "' is the default already; only one may be");
-        policy.classes.push_back(std::move(one));
-    });
-    if (policy.classes.empty())
-        spec.refuse("priorityClasses", "at least one class is needed");
+void read_class(Fields& fields, PolicySpec& policy) {
+    PriorityClass one;
+    one.origin = fields.origin();
+    one.name = fields.name("name");
+    if (policy.find_class(one.name) != nullptr)
+        fields.refuse("name", "class '" + one.name + "' is given twice");
+    one.value = fields.integer("value", kPriorities);
+    one.preempts_lower = fields.word("preemptionPolicy", {"Never", "PreemptLowerPriority"}, 0) == 1;
+    one.preemptible = fields.boolean("preemptible", true);
+    one.global_default = fields.boolean("globalDefault", false);
+    if (one.global_default)
+        for (const PriorityClass& other : policy.classes)
+            if (other.global_default)
+                fields.refuse("globalDefault",
+                              "class '" + other.name + "' is the default already; only one may be");
+    policy.classes.push_back(std::move(one));
 }
 
-void check_cron(Fields& fields, const std::string& cron) {
-    size_t parts = 0;
-    bool inside = false;
-    for (char c : cron) {
-        if (c == ' ') {
-            inside = false;
-            continue;
-        }
-        if (!inside)
-            ++parts;
-        inside = true;
-        if ((c < '0' || c > '9') && c != '*' && c != ',' && c != '-' && c != '/')
-            fields.refuse("cron",
-                          "expected digits and * , - / in a cron line, found '" + cron + "'");
-    }
-    if (parts != 5)
-        fields.refuse("cron", "expected 5 parts (minute hour day month weekday), found " +
-                                  std::to_string(parts) + " in '" + cron + "'");
+void read_classes(Fields& spec, PolicySpec& policy) {
+    const bool given = spec.has("priorityClasses");
+    spec.maps("priorityClasses", [&policy](Fields& fields) { read_class(fields, policy); });
+    if (!given)
+        policy.classes = default_policy().classes;
+    else if (policy.classes.empty())
+        spec.refuse("priorityClasses", "at least one class is needed");
 }
 
 void read_trigger(Fields& fields, PolicySpec& policy) {
     Trigger one;
     one.origin = fields.origin();
     one.class_name = read_class_name(fields, policy);
+    const auto read = [&](size_t kind) {
+        switch (static_cast<TriggerKind>(kind)) {
+        case TriggerKind::kRequestArrival:
+            break;
+        case TriggerKind::kQueueDepth:
+            one.above = static_cast<uint64_t>(fields.integer("above", kCount));
+            one.for_time = fields.duration("for", Nanoseconds(0));
+            break;
+        case TriggerKind::kSloBurn: {
+            const std::vector<std::string> metrics{"ttft", "tpot"};
+            one.metric = metrics[fields.word("metric", metrics)];
+            one.percentile = fields.percentile("percentile", 99);
+            one.target = fields.duration_above_0("target");
+            break;
+        }
+        case TriggerKind::kSchedule: {
+            one.cron = fields.text("cron");
+            if (Result<Cron> parsed = parse_cron(one.cron); !parsed)
+                fields.refuse("cron", "'" + one.cron + "': " + parsed.error().message);
+            break;
+        }
+        }
+    };
     one.on = static_cast<TriggerKind>(
-        fields.word("on", {"RequestArrival", "QueueDepth", "SLOBurn", "Schedule"}));
-    switch (one.on) {
-    case TriggerKind::kRequestArrival:
-        break;
-    case TriggerKind::kQueueDepth:
-        one.above = fields.count("above", 0);
-        one.for_time = fields.duration("for", Nanoseconds(0));
-        break;
-    case TriggerKind::kSloBurn: {
-        const std::vector<std::string> metrics{"ttft", "tpot"};
-        one.metric = metrics[fields.word("metric", metrics)];
-        one.percentile = fields.number("percentile", 99);
-        if (one.percentile <= 0 || one.percentile >= 100)
-            fields.refuse("percentile", "must lie between 0 and 100");
-        one.target = fields.duration("target");
-        break;
-    }
-    case TriggerKind::kSchedule:
-        one.cron = fields.text("cron");
-        check_cron(fields, one.cron);
-        break;
-    }
+        fields.cases("on", {"RequestArrival", "QueueDepth", "SLOBurn", "Schedule"}, read));
+    for (const Trigger& other : policy.triggers)
+        if (other == one)
+            fields.refuse("on", "the same trigger is given twice; the other is at " +
+                                    other.origin.text());
     policy.triggers.push_back(std::move(one));
 }
 
-template <typename Enum>
-std::vector<Enum> read_words(Fields& fields, const std::string& field,
-                             const std::vector<std::string>& words, std::vector<Enum> fallback) {
-    if (!fields.has(field)) {
-        static_cast<void>(fields.texts(field));
-        return fallback;
-    }
-    std::vector<Enum> all;
-    for (const std::string& text : fields.texts(field)) {
-        const auto found = std::find(words.begin(), words.end(), text);
-        if (found == words.end())
-            fields.refuse(field, "unknown value '" + text + "'" + suggestion(text, words));
-        const auto value = static_cast<Enum>(found - words.begin());
-        if (std::find(all.begin(), all.end(), value) != all.end())
-            fields.refuse(field, "'" + text + "' is given twice");
-        all.push_back(value);
-    }
-    return all;
-}
-
 void read_preemption(Fields& fields, PreemptionSpec& out) {
-    out.modes = read_words<Rung>(fields, "preemptMode", {"Pause", "Shrink", "Offload"}, out.modes);
+    out.modes = fields.words<Rung>("preemptMode", {"Pause", "Shrink", "Offload"}, out.modes);
+    if (!std::is_sorted(out.modes.begin(), out.modes.end()))
+        fields.refuse("preemptMode", "a ladder goes from the mildest rung to the hardest: Pause, "
+                                     "Shrink, Offload");
     out.fallback_evict = fields.word("fallback", {"None", "Evict"}, 1) == 1;
-    out.reclaim_deadline = fields.duration("reclaimDeadline", out.reclaim_deadline);
-    if (out.reclaim_deadline <= Nanoseconds(0))
-        fields.refuse("reclaimDeadline", "must be above 0");
+    out.reclaim_deadline = fields.duration_above_0("reclaimDeadline", out.reclaim_deadline);
     out.grace_period = fields.duration("gracePeriod", out.grace_period);
     out.exempt_time = fields.duration("preemptExemptTime", out.exempt_time);
-    out.min_priority_delta = fields.integer("minPriorityDelta", out.min_priority_delta);
-    if (out.min_priority_delta < 1)
-        fields.refuse("minPriorityDelta", "must be 1 or more");
-    out.victim_order = read_words<VictimOrder>(
-        fields, "victimOrder", {"LowestPriority", "LargestReclaimable", "YoungestFirst"},
-        out.victim_order);
+    out.min_priority_delta =
+        fields.integer("minPriorityDelta", out.min_priority_delta, kPriorityDeltas);
+    out.victim_order = fields.words<VictimOrder>(
+        "victimOrder", {"LowestPriority", "LargestReclaimable", "YoungestFirst"}, out.victim_order);
     fields.map("disruptionBudget", [&out](Fields& budget) {
         out.disruption_budget.preemptions_max =
-            budget.count("maxPreemptions", out.disruption_budget.preemptions_max);
-        out.disruption_budget.window = budget.duration("window", out.disruption_budget.window);
+            budget.count("maxPreemptions", out.disruption_budget.preemptions_max, kPreemptions);
+        out.disruption_budget.window =
+            budget.duration_above_0("window", out.disruption_budget.window);
     });
     out.kv_on_offload =
         static_cast<KvOnOffload>(fields.word("kvOnOffload", {"Auto", "Save", "Drop"}, 0));
-}
-
-std::optional<uint64_t> read_bytes_or_auto(Fields& fields, const std::string& field) {
-    const YAML::Node found = fields.node(field);
-    if (!found.IsDefined() || (found.IsScalar() && found.Scalar() == "auto"))
-        return std::nullopt;
-    return fields.bytes(field);
 }
 
 void read_resume(Fields& fields, ResumeSpec& out) {
     fields.map("after", [&out](Fields& after) {
         out.online_idle = after.duration("onlineIdle", out.online_idle);
     });
-    out.memory_margin_bytes = read_bytes_or_auto(fields, "memoryMargin");
+    out.memory_margin_bytes = fields.bytes_or("memoryMargin", "auto");
     fields.map("verify", [&out](Fields& verify) {
         out.verify_canary = verify.boolean("canary", out.verify_canary);
-        out.verify_timeout = verify.duration("timeout", out.verify_timeout);
-        if (out.verify_timeout <= Nanoseconds(0))
-            verify.refuse("timeout", "must be above 0");
+        out.verify_timeout = verify.duration_above_0("timeout", out.verify_timeout);
     });
     out.on_failure = static_cast<OnResumeFailure>(fields.word("onFailure", {"Hold", "Evict"}, 0));
 }
 
+void read_attach(Fields& fields, AttachSpec& out) {
+    out.verify_canary = fields.boolean("verifyCanary", out.verify_canary);
+    out.on_mismatch = static_cast<OnMismatch>(fields.word("onMismatch", {"Disk", "Fail"}, 1));
+    out.on_change = static_cast<OnChange>(fields.word("onChange", {"Reload", "Refuse"}, 0));
+}
+
 void read_memory(Fields& fields, MemorySpec& out) {
-    out.device_reserve_bytes = read_bytes_or_auto(fields, "deviceReserve");
+    out.device_reserve_bytes = fields.bytes_or("deviceReserve", "auto");
     out.host_pinned_limit_bytes = fields.bytes("hostPinnedLimit", out.host_pinned_limit_bytes);
     out.host_tier_bytes = fields.bytes("hostTier", out.host_tier_bytes);
     out.image_dir = fields.text("imageDir", "");
@@ -183,32 +149,36 @@ void read_memory(Fields& fields, MemorySpec& out) {
 }
 
 void read_sharing(Fields& fields, SharingSpec& out) {
-    const size_t compute = fields.word("compute", {"Gate", "TimeSlice", "MPS"}, 0);
-    if (compute == 2)
-        fields.refuse("compute", "MPS is still to come: under MPS a fault in one engine ends the "
-                                 "others; use Gate or TimeSlice");
-    out.compute = static_cast<Sharing>(compute);
-    const std::string share = fields.text("batchShareWhenBusy", "0%");
-    if (share == "SLO") {
-        out.batch_share_by_slo = true;
-        return;
-    }
-    Result<double> parsed = parse_percentage(share);
-    if (!parsed)
-        fields.refuse("batchShareWhenBusy", parsed.error().message + " (or SLO)");
-    out.batch_share_when_busy = *parsed;
+    fields.to_come("compute", "MPS",
+                   "under MPS a fault in one engine ends the others; use Gate or TimeSlice");
+    out.compute = static_cast<Sharing>(fields.word("compute", {"Gate", "TimeSlice"}, 0));
+    const std::optional<double> share =
+        fields.percentage_or("batchShareWhenBusy", out.batch_share_when_busy, "SLO");
+    out.batch_share_by_slo = !share;
+    out.batch_share_when_busy = share.value_or(0);
 }
 
 void read_tenant(Fields& fields, PolicySpec& policy) {
     TenantSpec one;
     one.origin = fields.origin();
-    one.name = fields.text("name");
-    for (const TenantSpec& other : policy.tenants)
-        if (other.name == one.name)
-            fields.refuse("name", "tenant '" + one.name + "' is given twice");
+    one.may_attach_mark = fields.mark_of("mayAttach");
+    one.memory_mark = fields.mark_of("maxDeviceMemory");
+    one.name = fields.name("name");
+    if (policy.find_tenant(one.name) != nullptr)
+        fields.refuse("name", "tenant '" + one.name + "' is given twice");
     one.users = fields.texts("users");
+    for (size_t i = 0; i < one.users.size(); ++i) {
+        if (one.users[i].empty())
+            fields.refuse_item("users", i, "a user's name must not be empty");
+        for (size_t j = 0; j < i; ++j)
+            if (one.users[i] == one.users[j])
+                fields.refuse_item("users", i, "user '" + one.users[i] + "' is given twice");
+    }
     one.may_attach = fields.texts("mayAttach");
-    one.device_memory_bytes_max = fields.bytes("maxDeviceMemory", 0);
+    const std::optional<uint64_t> most = fields.bytes_or("maxDeviceMemory", "none");
+    if (most == 0)
+        fields.refuse("maxDeviceMemory", "must be above 0; none is for no limit");
+    one.device_memory_bytes_max = most.value_or(0);
     policy.tenants.push_back(std::move(one));
 }
 
@@ -222,21 +192,22 @@ PolicySpec read_policy(Fields& spec) {
     spec.map("preemption",
              [&policy](Fields& fields) { read_preemption(fields, policy.preemption); });
     spec.map("resume", [&policy](Fields& fields) { read_resume(fields, policy.resume); });
-    spec.map("attach", [&policy](Fields& fields) {
-        policy.attach.verify_canary = fields.boolean("verifyCanary", policy.attach.verify_canary);
-        policy.attach.on_mismatch =
-            static_cast<OnMismatch>(fields.word("onMismatch", {"Disk", "Fail"}, 1));
-        policy.attach.on_change =
-            static_cast<OnChange>(fields.word("onChange", {"Reload", "Refuse"}, 0));
-    });
+    spec.map("attach", [&policy](Fields& fields) { read_attach(fields, policy.attach); });
     spec.map("sharing", [&policy](Fields& fields) { read_sharing(fields, policy.sharing); });
     spec.map("starvation", [&policy](Fields& fields) {
         policy.starvation.suspended_max =
-            fields.duration("maxSuspendedTime", policy.starvation.suspended_max);
+            fields.duration_above_0("maxSuspendedTime", policy.starvation.suspended_max);
         policy.starvation.action =
             static_cast<StarvationAction>(fields.word("action", {"Alert", "BoostPriority"}, 0));
     });
-    spec.map("memory", [&policy](Fields& fields) { read_memory(fields, policy.memory); });
+    spec.map("memory", [&policy](Fields& fields) {
+        read_memory(fields, policy.memory);
+        policy.reserve_mark = fields.mark_of("deviceReserve");
+    });
+    spec.map("placement", [&policy](Fields& fields) {
+        policy.placement.strategy =
+            static_cast<PlacementStrategy>(fields.word("strategy", {"Pack", "Spread"}, 1));
+    });
     spec.maps("tenants", [&policy](Fields& fields) { read_tenant(fields, policy); });
     return policy;
 }

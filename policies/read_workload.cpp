@@ -5,90 +5,77 @@
 
 namespace berth::policies {
 
-namespace {
+constexpr int64_t kDevicesMax = 64; // of one node
 
 std::vector<std::string> read_device_list(Fields& spec) {
-    std::vector<std::string> ids = spec.texts("devices");
-    if (ids.empty())
-        spec.refuse("devices", "the list is empty; write auto for any device");
-    for (const std::string& id : ids)
-        if (!is_name(id))
-            spec.refuse("devices", "not a device's id: '" + id + "'");
+    std::vector<std::string> ids =
+        spec.some_texts("devices", Need::kOptional, "write auto for any device");
+    for (size_t i = 0; i < ids.size(); ++i) {
+        if (!is_name(ids[i]))
+            spec.refuse_item("devices", i, "not a device's id: '" + ids[i] + "'");
+        for (size_t j = 0; j < i; ++j)
+            if (ids[i] == ids[j])
+                spec.refuse_item("devices", i, "device '" + ids[i] + "' is given twice");
+    }
     return ids;
 }
 
-NodeDevices read_node_devices(Fields& spec) {
-    NodeDevices out;
-    const YAML::Node found = spec.node("devices");
-    if (!found.IsDefined())
-        return out;
-    if (found.IsScalar()) {
-        spec.word("devices", {"auto"});
-        return out;
-    }
-    out.automatic = false;
-    if (found.IsSequence()) {
-        out.ids = read_device_list(spec);
-        return out;
-    }
-    spec.map("devices", [&out](Fields& devices) {
-        devices.maps("host", [&out](Fields& fields) {
-            HostDeviceSpec one;
-            one.name = fields.text("name");
-            if (!is_name(one.name) || one.name.rfind("host-", 0) != 0)
-                fields.refuse("name", "a host device is named host-N, found '" + one.name + "'");
-            for (const HostDeviceSpec& other : out.host)
-                if (other.name == one.name)
-                    fields.refuse("name", "device '" + one.name + "' is given twice");
-            one.memory_bytes = fields.bytes("memory");
-            if (one.memory_bytes == 0)
-                fields.refuse("memory", "must be above 0");
-            out.host.push_back(std::move(one));
-        });
-        if (out.host.empty())
-            devices.refuse("host", "at least one host device is needed");
-    });
-    return out;
-}
+namespace {
 
-bool is_loopback(const std::string& listen) {
-    return listen.rfind("127.", 0) == 0 || listen.rfind("localhost:", 0) == 0 ||
-           listen.rfind("[::1]:", 0) == 0;
+void read_devices(Fields& spec, InstanceSpec& out) {
+    out.devices_mark = spec.mark_of("devices");
+    if (spec.is_list("devices"))
+        out.devices = read_device_list(spec);
+    if (spec.is_scalar("devices") || !spec.is_list("devices"))
+        spec.word("devices", {"auto"}, 0);
+    const uint64_t count = spec.count("deviceCount", 1, Range{1, kDevicesMax});
+    out.device_count = static_cast<uint32_t>(count);
+    if (!out.devices.empty() && out.devices.size() < count)
+        spec.refuse("devices", "the list has " + std::to_string(out.devices.size()) +
+                                   ", fewer than deviceCount: " + std::to_string(count));
 }
 
 void read_resources(Fields& spec, InstanceSpec& out) {
-    bool has_limit = false;
+    out.memory_mark = spec.mark_of("resources");
     spec.map("resources", [&](Fields& resources) {
         resources.map("requests", [&out](Fields& requests) {
             out.memory_request_bytes = requests.bytes("memory", 0);
+            out.memory_mark = requests.mark_of("memory");
         });
+        out.memory_limit_bytes = out.memory_request_bytes;
         resources.map("limits", [&](Fields& limits) {
-            has_limit = limits.has("memory");
-            out.memory_limit_bytes = limits.bytes("memory", 0);
+            out.memory_limit_bytes =
+                limits.optional_bytes("memory").value_or(out.memory_request_bytes);
+            if (out.memory_limit_bytes < out.memory_request_bytes)
+                limits.refuse("memory", "limits.memory (" +
+                                            format_bytes_exact(out.memory_limit_bytes) +
+                                            ") is less than requests.memory (" +
+                                            format_bytes_exact(out.memory_request_bytes) + ")");
         });
     });
-    if (!has_limit)
-        out.memory_limit_bytes = out.memory_request_bytes;
-    if (out.memory_limit_bytes < out.memory_request_bytes)
-        spec.refuse("resources", "limits.memory (" + format_bytes_exact(out.memory_limit_bytes) +
-                                     ") is less than requests.memory (" +
-                                     format_bytes_exact(out.memory_request_bytes) + ")");
+}
+
+void read_slo(Fields& fields, InstanceSpec& out) {
+    SloSpec slo;
+    if (!fields.has("ttft") && !fields.has("tpot"))
+        fields.refuse("ttft", "an slo needs ttft, tpot or both");
+    slo.ttft = fields.duration_above_0("ttft", Nanoseconds(0));
+    slo.tpot = fields.duration_above_0("tpot", Nanoseconds(0));
+    slo.percentile = fields.percentile("percentile", slo.percentile);
+    out.slo = slo;
 }
 
 void read_engine(Fields& spec, InstanceSpec& out, const std::string& folder) {
-    if (!spec.has("engine"))
-        spec.refuse("engine", "missing; say what to run: engine: {driver: berth, command: [...]}");
-    spec.map("engine", [&](Fields& engine) {
-        const std::vector<std::string> drivers{"berth", "process", "vllm", "sglang"};
-        const size_t driver = engine.word("driver", drivers, 0);
-        if (driver > 1)
-            engine.refuse("driver", "driver " + drivers[driver] +
-                                        " is still to come; use berth, or process for a program "
-                                        "that does not link libberth");
-        out.engine.driver = static_cast<DriverKind>(driver);
-        out.engine.command = engine.texts("command");
-        if (out.engine.command.empty() || out.engine.command.front().empty())
-            engine.refuse("command", "a program and its arguments are needed, as a list");
+    const char* hint = "say what to run: engine: {driver: berth, command: [...]}";
+    spec.needed_map("engine", hint, [&](Fields& engine) {
+        for (const char* driver : {"vllm", "sglang"})
+            engine.to_come("driver", driver,
+                           "use berth, or process for a program that does not link libberth");
+        out.engine.driver = static_cast<DriverKind>(engine.word("driver", {"berth", "process"}, 0));
+        out.engine.command = engine.some_texts("command", Need::kRequired,
+                                               "a program and its arguments are needed, as a list");
+        if (out.engine.command.front().empty())
+            engine.refuse_item("command", 0, "a program's name must not be empty");
         out.engine.user = engine.text("user", "");
         out.engine.environment = engine.dictionary("environment");
         for (const auto& [name, value] : out.engine.environment)
@@ -99,34 +86,12 @@ void read_engine(Fields& spec, InstanceSpec& out, const std::string& folder) {
                                                       : ""));
         out.engine.working_directory =
             resolve_path(engine.text("workingDirectory", folder), folder);
-        out.engine.start_deadline = engine.duration("startDeadline", out.engine.start_deadline);
-        if (out.engine.start_deadline <= Nanoseconds(0))
-            engine.refuse("startDeadline", "must be above 0");
+        out.engine.start_deadline =
+            engine.duration_above_0("startDeadline", out.engine.start_deadline);
     });
 }
 
 } // namespace
-
-NodeSpec read_node(Fields& spec, const std::string& folder) {
-    NodeSpec out;
-    out.socket = resolve_path(spec.text("socket", ""), folder);
-    out.group = spec.text("group", "");
-    out.state_dir = resolve_path(spec.text("stateDir", ""), folder);
-    out.devices = read_node_devices(spec);
-    out.keeper = static_cast<KeeperKind>(spec.word("keeper", {"process", "systemd"}, 0));
-    for (const std::string& path : spec.texts("policies"))
-        out.policies.push_back(resolve_path(path, folder));
-    spec.map("adminTcp", [&](Fields& tcp) {
-        AdminTcp admin;
-        admin.listen = tcp.text("listen");
-        if (!is_loopback(admin.listen))
-            tcp.refuse("listen", "only loopback addresses are allowed (127.0.0.1:PORT), found '" +
-                                     admin.listen + "'");
-        admin.token_file = resolve_path(tcp.text("tokenFile"), folder);
-        out.admin_tcp = std::move(admin);
-    });
-    return out;
-}
 
 ModelSpec read_model(Fields& spec, const std::string& folder) {
     ModelSpec out;
@@ -135,9 +100,7 @@ ModelSpec read_model(Fields& spec, const std::string& folder) {
     out.dtype = dtypes[spec.word("dtype", dtypes, 0)];
     const std::vector<std::string> quantizations{"none", "fp8-block"};
     out.quantization = quantizations[spec.word("quantization", quantizations, 0)];
-    const uint64_t tensor_parallel = spec.count("tensorParallel", 1);
-    if (tensor_parallel == 0)
-        spec.refuse("tensorParallel", "must be 1 or more");
+    const uint64_t tensor_parallel = spec.count("tensorParallel", 1, Range{1, kDevicesMax});
     if (tensor_parallel > 1)
         spec.refuse("tensorParallel", "'" + std::to_string(tensor_parallel) +
                                           "' is still to come; only 1 is possible now");
@@ -148,23 +111,15 @@ ModelSpec read_model(Fields& spec, const std::string& folder) {
 
 InstanceSpec read_instance(Fields& spec, const std::string& folder) {
     InstanceSpec out;
+    out.model_mark = spec.mark_of("model");
+    out.class_mark = spec.mark_of("priorityClassName");
+    out.tenant_mark = spec.mark_of("tenant");
     out.model = spec.text("model", "");
     out.class_name = spec.text("priorityClassName", "");
-    const YAML::Node devices = spec.node("devices");
-    if (devices.IsDefined() && devices.IsScalar())
-        spec.word("devices", {"auto"});
-    else if (devices.IsDefined())
-        out.devices = read_device_list(spec);
+    out.tenant = spec.text("tenant", "");
+    read_devices(spec, out);
     read_resources(spec, out);
-    spec.map("slo", [&out](Fields& fields) {
-        SloSpec slo;
-        slo.ttft = fields.duration("ttft", Nanoseconds(0));
-        slo.tpot = fields.duration("tpot", Nanoseconds(0));
-        slo.percentile = fields.number("percentile", 99);
-        if (slo.percentile <= 0 || slo.percentile >= 100)
-            fields.refuse("percentile", "must lie between 0 and 100");
-        out.slo = slo;
-    });
+    spec.map("slo", [&out](Fields& fields) { read_slo(fields, out); });
     out.restart =
         static_cast<RestartPolicy>(spec.word("restart", {"Always", "OnFailure", "Never"}, 1));
     read_engine(spec, out, folder);
@@ -174,6 +129,10 @@ InstanceSpec read_instance(Fields& spec, const std::string& folder) {
         if (out.memory_limit_bytes == 0)
             spec.refuse("resources", "limits.memory must be above 0: the engine's KV cache lives "
                                      "in its grant");
+        if (out.device_count > 1)
+            spec.refuse("deviceCount", "'" + std::to_string(out.device_count) +
+                                           "' with driver berth is still to come, together with "
+                                           "tensorParallel; only 1 is possible now");
     }
     return out;
 }

@@ -18,6 +18,13 @@ const PriorityClass* PolicySpec::find_class(std::string_view wanted) const {
     return nullptr;
 }
 
+const TenantSpec* PolicySpec::find_tenant(std::string_view wanted) const {
+    for (const TenantSpec& one : tenants)
+        if (one.name == wanted)
+            return &one;
+    return nullptr;
+}
+
 const PriorityClass* PolicySpec::default_class() const {
     const PriorityClass* lowest = nullptr;
     for (const PriorityClass& one : classes) {
@@ -67,6 +74,8 @@ std::string process_digest(const InstanceSpec& instance, const ModelSpec* model)
             part(one);
     for (const std::string& device : instance.devices)
         part("device " + device);
+    if (instance.device_count != 1)
+        part("devices " + std::to_string(instance.device_count));
     part(std::string(to_string(instance.engine.driver)));
     for (const std::string& word : instance.engine.command)
         part("word " + word);

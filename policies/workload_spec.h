@@ -46,13 +46,16 @@ struct InstanceSpec {
     std::string name;
     std::string model;                 // may be empty with driver process
     std::string class_name;            // priorityClassName, the global default filled in
+    std::string tenant;                // empty: nobody's
     std::vector<std::string> devices;  // empty: auto
-    uint64_t memory_request_bytes = 0; // of grant: KV cache and work space
+    uint32_t device_count = 1;         // devices that it takes at once, all or none
+    uint64_t memory_request_bytes = 0; // of grant: KV cache and work space; on each device
     uint64_t memory_limit_bytes = 0;   // default: the request
     std::optional<SloSpec> slo;
     RestartPolicy restart = RestartPolicy::kOnFailure;
     EngineSpec engine;
     Origin origin;
+    Mark model_mark, class_mark, tenant_mark, devices_mark, memory_mark;
     bool operator==(const InstanceSpec&) const = default;
 };
 // Changes exactly when a running process no longer is what the spec says (model, devices, engine):

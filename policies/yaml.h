@@ -8,16 +8,17 @@
 #include <vector>
 
 // The strict reader of Berth's YAML. Unknown, duplicate, missing and ill-typed fields, names that
-// lead nowhere, and what is still to come are errors of the form
+// lead nowhere, impossible numbers and what is still to come are errors of the form
 //
 //     policies/a.yaml:12:5: field 'spec.preemtion': unknown field; did you mean 'preemption'?
 //
-// Pure but for load_paths, which reads the files' text. Plain scalars are read by our own rules:
-// only `true` and `false` are booleans, numbers are decimal, so that `yes` and `010` are errors.
+// Pure but for load_paths and load_node, which read the files' text. Plain scalars are read by our
+// own rules: only `true` and `false` are booleans, numbers are decimal, so that `yes` and `010` are
+// errors.
 namespace berth::policies {
 
 inline constexpr size_t kYamlBytesMax = 1 << 20; // of one file
-inline constexpr size_t kDocumentsMax = 1000;    // of one node
+inline constexpr size_t kDocumentsMax = 4000;    // of one node
 inline constexpr size_t kYamlFilesMax = 1000;    // of one load
 
 // Reads and checks a whole: every named class and model must be in `text`. Relative paths (a
@@ -26,20 +27,38 @@ Result<Documents> parse_documents(std::string_view text, const std::string& file
 
 // Reads a part: names may lead to documents elsewhere. To be merged, then checked.
 Result<Documents> parse_fragment(std::string_view text, const std::string& file);
-// All names lead somewhere; fills in the default class of instances that name none.
+struct SourceText {
+    std::string file;
+    std::string text;
+};
+// The same of several files; one document twice among them is an error.
+Result<Documents> parse_together(const std::vector<SourceText>& texts);
+// All names lead somewhere and the numbers fit each other; fills in the default class of instances
+// that name none.
 Status check_documents(Documents& documents);
+// What is right and yet can hardly be meant (a class that can never preempt anyone), each with its
+// place, for people to read.
+std::vector<std::string> advice(const Documents& documents);
 // `update`'s documents over `base`'s of the same kind and name (what `berth apply` means).
 // Not yet checked.
 Documents overlay(Documents base, const Documents& update);
 
-// Files, and folders with *.yaml and *.yml (by name, not deeper). The same document twice is an
-// error that names both places.
+// Files, and folders with *.yaml and *.yml (by name, not deeper). The same document twice, or the
+// same file, is an error that names both places.
 Result<Documents> load_paths(const std::vector<std::string>& paths);
+// The daemon's own file with its Node, and what its spec.policies names. NotFound and
+// InvalidArgument; a Node whose policies lead back to its own file is one.
+Result<Documents> load_node(const std::string& config_file);
 
 // The documents with every default written out; reads back to an equal value.
 std::string effective_yaml(const Documents& documents);
 // The one policy alone.
 std::string effective_yaml(const PolicySpec& policy);
+
+// A JSON Schema (draft 7) of all kinds, or of one; for editors. Made by the readers themselves.
+// What it accepts may still be refused: it knows nothing of names, of sums, and of what a path
+// holds.
+Result<std::string> json_schema(std::string_view kind = {});
 
 // The known name nearest to `name`, or "" when none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known);

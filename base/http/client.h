@@ -18,11 +18,12 @@ struct CallOptions {
     // pieces (zero: no limit on silence).
     std::chrono::milliseconds timeout{30'000};
     size_t body_bytes_max = size_t{256} << 20; // not for streams
+    std::string ca_file; // https: PEM, whom to trust; empty: whom this system trusts
 };
 
-// `endpoint` is "unix:/path" or "http://host:port"; `target` is a path with its query. Unavailable
-// when nobody listens there or the connection breaks; DeadlineExceeded after the timeout. A reply
-// with an error status is a Response (see error_from).
+// `endpoint` is "unix:/path", "http://host:port" or "https://host:port"; `target` is a path with
+// its query. Unavailable when nobody listens there or the connection breaks; DeadlineExceeded after
+// the timeout. A reply with an error status is a Response (see error_from).
 Result<Response> request(const std::string& endpoint, std::string_view method,
                          std::string_view target, std::string_view body = {},
                          const CallOptions& options = {});

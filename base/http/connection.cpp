@@ -6,30 +6,28 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <poll.h>
 #include <sys/socket.h>
 
 namespace berth::http {
 
 namespace asio = boost::asio;
-namespace beast = boost::beast;
 
 namespace {
 
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+// What a connection that waits for its next request holds ready.
+constexpr size_t kIdleBytes = 512;
+constexpr auto kLookAgain = std::chrono::milliseconds(500);
+// A greeting of TLS costs a signature: some requests' worth.
+constexpr size_t kGreetingWeight = 8;
+constexpr auto kGoodbye = std::chrono::milliseconds(500);
 
 } // namespace
-
-// What must be known of a request to frame its answer.
-struct Connection::Head {
-    bool is_head = false;
-    bool is_http_1_0 = false;
-    bool keep_alive = false;
-    std::optional<Response> refusal; // the request was not fit to be handled
-};
 
 class Connection::RequestPeer : public Peer {
   public:
@@ -111,16 +109,18 @@ class AnswerStream : public ResponseStream {
     bool whole_ = false;
 };
 
-Connection::Connection(Socket socket, std::shared_ptr<const Router> router, ServerLimits limits,
-                       std::optional<PeerCredentials> credentials)
-    : socket_(std::move(socket)), router_(std::move(router)), limits_(limits),
-      credentials_(credentials), timer_(socket_.get_executor()) {}
+Connection::Connection(Socket socket, std::shared_ptr<asio::ssl::context> tls,
+                       std::shared_ptr<Setting> setting, RemoteEnd remote)
+    : tls_(std::move(tls)), stream_(std::move(socket), tls_.get()), setting_(std::move(setting)),
+      remote_(std::move(remote)), timer_(stream_.get_executor()),
+      look_again_(stream_.get_executor()) {}
 
 void Connection::close() {
     boost::system::error_code ignored;
     timer_.cancel();
-    socket_.shutdown(Socket::shutdown_both, ignored);
-    socket_.close(ignored);
+    look_again_.cancel();
+    stream_.socket().shutdown(Socket::shutdown_both, ignored);
+    stream_.socket().close(ignored);
     if (peer_)
         peer_->mark_closed();
 }
@@ -138,9 +138,9 @@ void Connection::arm(std::chrono::milliseconds limit, Direction direction) {
             return;
         self->timed_out_ = true;
         boost::system::error_code ignored;
-        self->socket_.shutdown(direction == Direction::kReading ? Socket::shutdown_receive
-                                                                : Socket::shutdown_both,
-                               ignored);
+        self->stream_.socket().shutdown(direction == Direction::kReading ? Socket::shutdown_receive
+                                                                         : Socket::shutdown_both,
+                                        ignored);
     });
 }
 
@@ -150,102 +150,77 @@ bool Connection::disarm() {
     return std::exchange(timed_out_, false);
 }
 
+// After a failure nothing is written any more: Asio would wait for the socket to become writable,
+// which one without a peer never does again.
 asio::awaitable<Status> Connection::write_all(std::string bytes) {
-    arm(limits_.write_max, Direction::kWriting);
-    auto [error, sent] = co_await asio::async_write(socket_, asio::buffer(bytes), kTuple);
+    if (write_failed_)
+        co_return fail(ErrorCode::kUnavailable, "the peer is gone");
+    arm(setting_->limits.write_max, Direction::kWriting);
+    auto [error, sent] = co_await asio::async_write(stream_, asio::buffer(bytes), kTuple);
     bool late = disarm();
     if (!error)
         co_return Status{};
     keep_alive_ = false;
+    write_failed_ = true;
     co_return fail(ErrorCode::kUnavailable,
                    late ? std::string("the peer took too long to read its answer")
                         : fmt::format("the peer is gone: {}", error.message()));
 }
 
+asio::awaitable<bool> Connection::greet() {
+    if (!stream_.is_tls())
+        co_return true;
+    co_await setting_->turnstile.pass(kGreetingWeight);
+    arm(setting_->limits.header_max, Direction::kWriting);
+    Status greeted = co_await stream_.greet();
+    disarm();
+    co_return greeted.has_value();
+}
+
+// Most connections are idle most of the time: meanwhile each keeps a small buffer alone.
 asio::awaitable<bool> Connection::wait_first_byte() {
     if (buffer_.size() > 0)
         co_return true;
-    arm(limits_.idle_max, Direction::kReading);
-    auto [error, got] = co_await socket_.async_read_some(buffer_.prepare(4096), kTuple);
+    buffer_.shrink_to_fit();
+    const ServerLimits& limits = setting_->limits;
+    arm(requests_ == 0 ? std::min(limits.idle_max, limits.header_max) : limits.idle_max,
+        Direction::kReading);
+    auto [error, got] = co_await stream_.async_read_some(buffer_.prepare(kIdleBytes), kTuple);
     disarm();
     buffer_.commit(got);
     co_return !error && got > 0;
 }
 
-asio::awaitable<std::optional<Request>> Connection::read_request(Head* head) {
-    beast::http::request_parser<beast::http::string_body> parser;
-    parser.header_limit(static_cast<std::uint32_t>(limits_.header_bytes_max));
-    parser.body_limit(limits_.body_bytes_max);
-    arm(limits_.request_max, Direction::kReading);
-    auto [error, got] = co_await beast::http::async_read_header(socket_, buffer_, parser, kTuple);
-    if (!error && beast::iequals(parser.get()[beast::http::field::expect], "100-continue") &&
-        !parser.is_done()) {
-        std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-        (void)co_await asio::async_write(socket_, asio::buffer(go_on), kTuple);
-    }
-    if (!error && !parser.is_done())
-        std::tie(error, got) = co_await beast::http::async_read(socket_, buffer_, parser, kTuple);
-    bool late = disarm();
-    auto refuse = [&](int status, ErrorCode code, std::string why) {
-        head->keep_alive = false;
-        head->refusal = error_response(Error{code, std::move(why), {}, 0}, status);
-    };
-    const auto& message = parser.get();
-    head->is_http_1_0 = message.version() == 10;
-    head->is_head = message.method() == beast::http::verb::head;
-    head->keep_alive = message.keep_alive();
-    if (late)
-        refuse(408, ErrorCode::kDeadlineExceeded, "the request took too long to arrive");
-    else if (error == beast::http::error::header_limit ||
-             error == beast::http::error::buffer_overflow)
-        refuse(431, ErrorCode::kInvalidArgument,
-               fmt::format("the header is over {} bytes", limits_.header_bytes_max));
-    else if (error == beast::http::error::body_limit)
-        refuse(413, ErrorCode::kInvalidArgument,
-               fmt::format("the body is over {} bytes", limits_.body_bytes_max));
-    else if (error.category() ==
-                 beast::http::make_error_code(beast::http::error::bad_method).category() &&
-             error != beast::http::error::end_of_stream &&
-             error != beast::http::error::partial_message)
-        refuse(400, ErrorCode::kInvalidArgument,
-               fmt::format("not an HTTP/1.1 request: {}", error.message()));
-    if (head->refusal)
-        co_return Request{};
-    if (error)
-        co_return std::nullopt;
-    Request request;
-    request.method = std::string(message.method_string());
-    request.target = std::string(message.target());
-    request.path = request.target.substr(0, request.target.find('?'));
-    for (const auto& field : message)
-        request.headers.add(
-            std::string_view(field.name_string().data(), field.name_string().size()),
-            std::string_view(field.value().data(), field.value().size()));
-    request.body = std::move(parser.get().body());
-    request.credentials = credentials_;
-    if (request.path.size() < request.target.size()) {
-        auto query = parse_query(std::string_view(request.target).substr(request.path.size() + 1));
-        if (query)
-            request.query = std::move(*query);
-        else
-            refuse(400, query.error().code, query.error().message);
-    }
-    co_return request;
-}
-
 // While a handler works nobody reads the socket; a peer that closes makes it readable with no
 // bytes.
 void Connection::watch_peer() {
-    socket_.async_wait(Socket::wait_read, [weak = weak_from_this(),
-                                           peer = peer_](boost::system::error_code error) {
+    stream_.socket().async_wait(Socket::wait_read, [weak = weak_from_this(),
+                                                    peer = peer_](boost::system::error_code error) {
         auto self = weak.lock();
-        if (error || !self || self->peer_ != peer)
-            return;
-        char byte = 0;
-        ssize_t got = ::recv(self->socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-            peer->mark_closed();
+        if (!error && self && self->peer_ == peer)
+            self->look_at_peer();
     });
+}
+
+// With bytes waiting (TLS's goodbye, a next request) the end behind them is no event of its own.
+void Connection::look_at_peer() {
+    int fd = stream_.socket().native_handle();
+    char byte = 0;
+    ssize_t got = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    pollfd end{fd, POLLRDHUP, 0};
+    bool gone = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR) ||
+                (::poll(&end, 1, 0) == 1 && (end.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+    if (gone) {
+        peer_->mark_closed();
+        return;
+    }
+    look_again_.expires_after(kLookAgain);
+    look_again_.async_wait(
+        [weak = weak_from_this(), peer = peer_](boost::system::error_code error) {
+            auto self = weak.lock();
+            if (!error && self && self->peer_ == peer)
+                self->look_at_peer();
+        });
 }
 
 asio::awaitable<void> Connection::answer(Response response, Head head) {
@@ -269,7 +244,7 @@ asio::awaitable<void> Connection::answer(Response response, Head head) {
 }
 
 asio::awaitable<void> Connection::handle(Request request, Head head) {
-    Router::Match match = router_->match(request.method, request.path);
+    Router::Match match = setting_->router->match(request.method, request.path);
     std::optional<Response> response;
     if (match.outcome == Router::Outcome::kNotFound) {
         response = error_response(
@@ -314,8 +289,9 @@ asio::awaitable<void> Connection::handle(Request request, Head head) {
     }
     peer_->end();
     peer_.reset();
+    look_again_.cancel();
     boost::system::error_code ignored;
-    socket_.cancel(ignored); // the watch
+    stream_.socket().cancel(ignored); // the watch
     if (!failure.empty())
         log::error("handler failed path={} error=\"{}\"", match.path_template, failure);
     if (!response && !stream->started())
@@ -331,21 +307,31 @@ asio::awaitable<void> Connection::handle(Request request, Head head) {
 
 asio::awaitable<void> Connection::serve() {
     auto self = shared_from_this();
-    while (keep_alive_ && socket_.is_open()) {
+    if (!co_await greet()) {
+        close();
+        co_return;
+    }
+    while (keep_alive_ && stream_.socket().is_open()) {
         if (!co_await wait_first_byte())
             break;
         Head head;
         std::optional<Request> request = co_await read_request(&head);
         if (!request)
             break;
+        co_await setting_->turnstile.pass();
         if (head.refusal) {
             keep_alive_ = false;
             Response refusal = std::move(*head.refusal);
             co_await answer(std::move(refusal), head);
             break;
         }
-        keep_alive_ = head.keep_alive;
+        keep_alive_ = head.keep_alive && ++requests_ < setting_->limits.requests_max;
         co_await handle(std::move(*request), head);
+    }
+    if (stream_.is_tls() && !write_failed_) {
+        arm(kGoodbye, Direction::kWriting);
+        co_await stream_.say_goodbye();
+        disarm();
     }
     close();
 }
@@ -353,9 +339,17 @@ asio::awaitable<void> Connection::serve() {
 asio::awaitable<void> Connection::turn_away(Error why, std::chrono::milliseconds patience) {
     auto self = shared_from_this();
     keep_alive_ = false;
+    if (patience.count() == 0 && stream_.is_tls()) { // no time for a greeting
+        close();
+        co_return;
+    }
+    if (!co_await greet()) {
+        close();
+        co_return;
+    }
     if (patience.count() > 0) {
         arm(patience, Direction::kReading);
-        (void)co_await socket_.async_read_some(buffer_.prepare(4096), kTuple);
+        (void)co_await stream_.async_read_some(buffer_.prepare(kIdleBytes), kTuple);
         disarm();
     }
     Response response = error_response(why);

@@ -2,10 +2,13 @@
 #pragma once
 
 #include "base/http/server.h"
+#include "base/http/stream.h"
+#include "base/http/turnstile.h"
 
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
 
 #include <functional>
 #include <memory>
@@ -14,14 +17,23 @@
 
 namespace berth::http {
 
-using Socket = boost::asio::generic::stream_protocol::socket;
+// Who is at the other end.
+struct RemoteEnd {
+    std::optional<PeerCredentials> credentials; // Unix sockets
+    std::string address;                        // TCP
+};
 
 // One connection of a Server: reads requests, runs their handlers, writes answers, until the peer
 // leaves, a limit is passed or close(). On the io thread alone; kept alive by its own coroutine.
 class Connection : public std::enable_shared_from_this<Connection> {
   public:
-    Connection(Socket socket, std::shared_ptr<const Router> router, ServerLimits limits,
-               std::optional<PeerCredentials> credentials);
+    struct Setting {
+        std::shared_ptr<const Router> router;
+        ServerLimits limits;
+        Turnstile turnstile;
+    };
+    Connection(Socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
+               std::shared_ptr<Setting> setting, RemoteEnd remote);
     boost::asio::awaitable<void> serve();
     // Answers 503 and the reason, and ends. Up to `patience` it waits for the request, which is not
     // looked at: a peer that still writes when its connection ends may not read what it was told.
@@ -32,26 +44,38 @@ class Connection : public std::enable_shared_from_this<Connection> {
   private:
     friend class AnswerStream;
     class RequestPeer;
-    struct Head;
+    // What must be known of a request to frame its answer.
+    struct Head {
+        bool is_head = false;
+        bool is_http_1_0 = false;
+        bool keep_alive = false;
+        std::optional<Response> refusal; // the request was not fit to be handled
+    };
 
     enum class Direction { kReading, kWriting };
     void arm(std::chrono::milliseconds limit, Direction direction);
     bool disarm(); // whether the limit had passed
+    boost::asio::awaitable<bool> greet();
     boost::asio::awaitable<bool> wait_first_byte();
     boost::asio::awaitable<std::optional<Request>> read_request(Head* head);
     boost::asio::awaitable<void> handle(Request request, Head head);
     boost::asio::awaitable<void> answer(Response response, Head head);
     boost::asio::awaitable<Status> write_all(std::string bytes);
+    Request request_of(boost::beast::http::request<boost::beast::http::string_body>& message);
     void watch_peer();
+    void look_at_peer();
 
-    Socket socket_;
-    std::shared_ptr<const Router> router_;
-    ServerLimits limits_;
-    std::optional<PeerCredentials> credentials_;
+    std::shared_ptr<boost::asio::ssl::context> tls_; // outlives the stream
+    Stream stream_;
+    std::shared_ptr<Setting> setting_;
+    RemoteEnd remote_;
     boost::asio::steady_timer timer_;
     uint64_t timer_turn_ = 0;
     bool timed_out_ = false;
     bool keep_alive_ = true;
+    bool write_failed_ = false;
+    uint64_t requests_ = 0;
+    boost::asio::steady_timer look_again_;
     boost::beast::flat_buffer buffer_;
     std::shared_ptr<RequestPeer> peer_;
 };

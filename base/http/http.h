@@ -58,6 +58,7 @@ struct Request {
     Headers headers;
     std::string body;
     std::optional<PeerCredentials> credentials; // Unix sockets only
+    std::string address;                        // TCP only: "127.0.0.1:40312"
     std::shared_ptr<Peer> peer;                 // never null within a handler
 };
 

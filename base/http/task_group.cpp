@@ -21,6 +21,7 @@ namespace asio = boost::asio;
 namespace {
 
 struct Task {
+    std::list<std::shared_ptr<Task>>::iterator place; // in the group's list
     std::string name;
     asio::cancellation_signal cancel;
 };
@@ -50,7 +51,7 @@ struct TaskGroup::State : std::enable_shared_from_this<State> {
 
     void ended(const std::shared_ptr<Task>& task, const std::exception_ptr& thrown) {
         log_end(task->name, thrown);
-        tasks.remove(task);
+        tasks.erase(task->place);
         tell_if_empty();
     }
 
@@ -72,7 +73,7 @@ bool TaskGroup::start(std::string name, asio::awaitable<void> task) {
         return false;
     auto entry = std::make_shared<Task>();
     entry->name = std::move(name);
-    state_->tasks.push_back(entry);
+    entry->place = state_->tasks.insert(state_->tasks.end(), entry);
     // The entry outlives the coroutine: the completion handler holds it.
     asio::co_spawn(
         state_->context, std::move(task),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/round.h"
 #include "cache/load/uring.h"
 
 #include <cstddef>
@@ -17,9 +18,6 @@ inline constexpr uint64_t kDirectPieceBytes = uint64_t{1} << 20;
 
 inline uint64_t align_down(uint64_t value) {
     return value & ~(kDirectAlignment - 1);
-}
-inline uint64_t align_up(uint64_t value) {
-    return align_down(value + kDirectAlignment - 1);
 }
 
 // Both read from an aligned offset to aligned memory of aligned length, and return how many bytes

@@ -36,7 +36,7 @@ constexpr std::array<std::pair<ReadMethod, std::string_view>, 4> kMethodNames = 
 // What the cache has of a range's inner pages: those at its ends may be there because a neighbour
 // is being read.
 Cached inner_state(int fd, uint64_t offset, uint64_t bytes) {
-    uint64_t start = align_up(offset);
+    uint64_t start = round_up(offset, kDirectAlignment);
     uint64_t end = align_down(offset + bytes);
     return start < end ? cached_state(fd, start, end - start) : cached_state(fd, offset, bytes);
 }
@@ -217,7 +217,8 @@ Result<uint64_t> FileReader::read_disk(ReadableFile& file, uint64_t offset, std:
         return read_buffered(file, offset, to, keep);
     uint64_t start = align_down(offset);
     uint64_t before = offset - start;
-    std::span<std::byte> wide(to.data() - before, align_up(offset + to.size()) - start);
+    std::span<std::byte> wide(to.data() - before,
+                              round_up(offset + to.size(), kDirectAlignment) - start);
     auto got = read_aligned(file, start, wide);
     if (!got && is_direct_refused(got.error().source)) {
         BERTH_TRY(refuse_direct(file, got.error()));
@@ -254,7 +255,7 @@ Result<uint64_t> FileReader::read_buffered(ReadableFile& file, uint64_t offset,
     DiskGate::Turn turn = gate_.enter();
     // What is dropped afterwards: the pages that were not there before, at the ends too.
     uint64_t start = align_down(offset);
-    uint64_t end = align_up(offset + to.size());
+    uint64_t end = round_up(offset + to.size(), kDirectAlignment);
     if (cached_state(file.fd(), start, 1) != Cached::kNone)
         start += kDirectAlignment;
     if (cached_state(file.fd(), end - 1, 1) != Cached::kNone)

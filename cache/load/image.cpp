@@ -41,6 +41,7 @@ class ImageOpener {
         BERTH_TRY(read_table());
         BERTH_TRY(check_size());
         BERTH_TRY(read_manifest());
+        BERTH_TRY(check_padding());
         return std::move(image_);
     }
 
@@ -119,10 +120,10 @@ class ImageOpener {
         if (header_.manifest_at != header_.header_bytes ||
             header_.manifest_bytes > manifest_format::kFileBytesMax)
             return bad("a manifest out of place");
-        uint64_t end = header_.manifest_at + image_format::align_up(header_.manifest_bytes);
+        uint64_t end =
+            header_.manifest_at + round_up(header_.manifest_bytes, image_format::kAlignment);
         for (const SegmentPlace& place : table_) {
-            uint64_t aligned =
-                (place.bytes + image_format::kAlignment - 1) & ~(image_format::kAlignment - 1);
+            uint64_t aligned = round_up(place.bytes, image_format::kAlignment);
             if (place.at != end || place.bytes == 0 || aligned < place.bytes ||
                 __builtin_add_overflow(end, aligned, &end))
                 return bad("a segment out of place");
@@ -165,6 +166,26 @@ class ImageOpener {
         return {};
     }
 
+    // What nobody wrote is nobody's: between the parts there are zeros.
+    Status check_padding() const {
+        BERTH_TRY(check_zeros(header_.manifest_at + header_.manifest_bytes));
+        for (const SegmentPlace& place : table_)
+            BERTH_TRY(check_zeros(place.at + place.bytes));
+        return {};
+    }
+    // From a part's end to the next one's begin.
+    Status check_zeros(uint64_t from) const {
+        std::string padding(round_up(from, image_format::kAlignment) - from, '\0');
+        BERTH_TRY(read(padding, from));
+        size_t other = padding.find_first_not_of('\0');
+        if (other == std::string::npos)
+            return {};
+        return refuse("CorruptImage",
+                      fmt::format("the byte {:#04x} at offset {}, between two parts",
+                                  static_cast<unsigned char>(padding[other]), from + other),
+                      "zeros there");
+    }
+
     template <size_t N>
     static std::string text_of(const char (&field)[N]) {
         return std::string(field, ::strnlen(field, N));
@@ -187,6 +208,13 @@ std::vector<uint64_t> Image::segment_bytes() const {
 
 Result<Image> open_image(const std::string& path) {
     return ImageOpener(path).open();
+}
+
+bool begins_as_image(const std::string& path) {
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    uint64_t magic = 0;
+    return fd && ::pread(fd.get(), &magic, sizeof magic, 0) == ssize_t{sizeof magic} &&
+           magic == image_format::kMagic;
 }
 
 Status check_image(const Image& image, const ImageWanted& wanted) {

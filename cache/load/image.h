@@ -32,6 +32,9 @@ struct Image {
 // TrailingBytes, ImageVersion, CorruptImage. Blocks on the disk.
 Result<Image> open_image(const std::string& path);
 
+// Whether the file begins with an image's magic number. Blocks on the disk.
+bool begins_as_image(const std::string& path);
+
 // What an image must be to be of use.
 struct ImageWanted {
     std::string fingerprint; // empty: any

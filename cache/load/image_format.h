@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/round.h"
+
 #include <cstddef>
 #include <cstdint>
 
@@ -40,11 +42,8 @@ struct SegmentPlace {
 };
 static_assert(sizeof(SegmentPlace) == 16);
 
-inline uint64_t align_up(uint64_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 inline uint64_t header_bytes_for(uint64_t segment_count) {
-    return align_up(sizeof(Header) + segment_count * sizeof(SegmentPlace));
+    return round_up(sizeof(Header) + segment_count * sizeof(SegmentPlace), kAlignment);
 }
 
 } // namespace berth::image_format

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/hash.h"
-#include "base/units.h"
 #include "cache/load/drain.h"
 #include "cache/load/image.h"
 #include "cache/load/image_format.h"
+#include "cache/load/new_file.h"
 #include "cache/load/verify.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 
 namespace berth {
 
@@ -24,112 +18,6 @@ using image_format::Header;
 using image_format::SegmentPlace;
 
 namespace {
-
-constexpr mode_t kMode = 0644;
-
-// A file that has no name in its folder, or one of its own, until it is whole. One thread, but
-// write(), which any may call.
-class NewFile {
-  public:
-    static Result<NewFile> create(const std::string& path) {
-        NewFile file;
-        file.path_ = path;
-        std::filesystem::path folder = std::filesystem::path(path).parent_path();
-        file.folder_ = folder.empty() ? "." : folder.string();
-        // Without a name it is gone with its writer, however that ends.
-        file.fd_ = UniqueFd(::open(file.folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kMode));
-        if (file.fd_)
-            return file;
-        // Not every file system has such.
-        file.temporary_ = file.temporary_name();
-        file.fd_ =
-            UniqueFd(::open(file.temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kMode));
-        if (!file.fd_) {
-            auto failed = fail_errno(file.temporary_);
-            file.temporary_.clear();
-            return failed;
-        }
-        return file;
-    }
-    NewFile(NewFile&&) noexcept = default;
-    NewFile& operator=(NewFile&&) = delete;
-    ~NewFile() {
-        if (fd_ && !temporary_.empty())
-            ::unlink(temporary_.c_str());
-    }
-
-    // Takes the room, so that a full disk is known before anything is copied.
-    Status reserve(uint64_t bytes) const {
-        int rc = 0;
-        do {
-            rc = ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes));
-        } while (rc != 0 && errno == EINTR);
-        if (rc == 0)
-            return {};
-        int error_number = errno;
-        if (error_number == ENOSPC || error_number == EDQUOT) {
-            struct statvfs facts{};
-            bool known = ::statvfs(folder_.c_str(), &facts) == 0;
-            return fail(
-                Error{ErrorCode::kResourceExhausted,
-                      fmt::format("{}: the image has {}, its folder has room for {}; free some, or "
-                                  "write it elsewhere",
-                                  path_, format_bytes(bytes),
-                                  known ? format_bytes(facts.f_bavail * facts.f_frsize) : "less"),
-                      "NoRoom", error_number});
-        }
-        // A file system that cannot reserve: it grows as it is written.
-        if (::ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0)
-            return fail_errno(path_);
-        return {};
-    }
-
-    Status write(uint64_t offset, std::span<const std::byte> bytes) const {
-        for (size_t done = 0; done < bytes.size();) {
-            ssize_t put = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done,
-                                   static_cast<off_t>(offset + done));
-            if (put < 0 && errno == EINTR)
-                continue;
-            if (put < 0)
-                return fail_errno(
-                    fmt::format("{}: writing {} bytes at offset {}", path_, bytes.size(), offset));
-            done += static_cast<size_t>(put);
-        }
-        return {};
-    }
-
-    // All of it on disk first, then its name.
-    Status publish() {
-        if (::fsync(fd_.get()) != 0)
-            return fail_errno(path_);
-        if (temporary_.empty()) {
-            std::string name = temporary_name();
-            std::string self = fmt::format("/proc/self/fd/{}", fd_.get());
-            if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0)
-                return fail_errno(name);
-            temporary_ = name;
-        }
-        // Puts it in an older image's place, too.
-        if (::rename(temporary_.c_str(), path_.c_str()) != 0)
-            return fail_errno(path_);
-        temporary_.clear();
-        UniqueFd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-        if (!folder || ::fsync(folder.get()) != 0)
-            return fail_errno(folder_);
-        return {};
-    }
-
-  private:
-    NewFile() = default;
-    std::string temporary_name() const {
-        return fmt::format("{}.{}.partial", path_, random_hex(8));
-    }
-
-    std::string path_;
-    std::string folder_;
-    std::string temporary_; // empty: it has no name
-    UniqueFd fd_;
-};
 
 template <size_t N>
 Status put_text(char (&field)[N], const std::string& text, std::string_view what) {
@@ -186,10 +74,10 @@ Result<Front> make_front(const SetView& set, const Manifest& manifest) {
         put_text(header.compute_capability, made_for.compute_capability, "compute capability"));
 
     Front front;
-    uint64_t at = header.manifest_at + image_format::align_up(text.size());
+    uint64_t at = header.manifest_at + round_up(text.size(), image_format::kAlignment);
     for (const Segment& segment : set.segments) {
         front.places.push_back({at, segment.bytes});
-        at += image_format::align_up(segment.bytes);
+        at += round_up(segment.bytes, image_format::kAlignment);
     }
     header.file_bytes = front.file_bytes = at;
     front.bytes.resize(header.header_bytes);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/load/load.h"
 
+#include "base/round.h"
 #include "cache/load/phase_clock.h"
 #include "cache/load/source_files.h"
-#include "cache/load/tiles.h"
 #include "cache/weights/checksum.h"
 #include "cache/weights/device_kernels.h"
 #include "cache/weights/manifest.h"
@@ -103,15 +103,21 @@ Result<LoadPlan> plan_load(const LoadRequest& request) {
     return plan;
 }
 
+TilePlan tiles_of(const LoadPlan& plan, DeviceKind kind) {
+    return plan_tiles(plan.checkpoint, layouts_of(plan), tile_bytes_for(kind));
+}
+
 LoadCost cost_of(const LoadPlan& plan, DeviceKind kind, int threads) {
-    TilePlan tiles = plan_tiles(plan.checkpoint, layouts_of(plan), tile_bytes_for(kind));
+    return cost_of(plan, tiles_of(plan, kind), kind, threads);
+}
+
+LoadCost cost_of(const LoadPlan& plan, const TilePlan& tiles, DeviceKind kind, int threads) {
     StreamShape shape = stream_shape(kind, threads, tiles);
     bool on_host = kind == DeviceKind::kHost;
     uint64_t granularity = on_host ? kHostGranularity : kCudaGranularity;
     LoadCost cost;
     for (const RankPlan& rank : plan.ranks)
-        cost.segment_bytes.push_back((rank.layout.segment_bytes + granularity - 1) / granularity *
-                                     granularity);
+        cost.segment_bytes.push_back(round_up(rank.layout.segment_bytes, granularity));
     cost.bytes_to_read = tiles.bytes_to_read;
     cost.host_staging_bytes = shape.host_bytes();
     cost.device_overhead_bytes = device_overhead_bytes(kind, shape);
@@ -126,6 +132,13 @@ uint64_t device_overhead_bytes(DeviceKind kind, const StreamShape& shape) {
 
 Result<std::vector<LoadedSet>> run_load(const LoadPlan& plan, std::span<Device* const> devices,
                                         int threads, const StreamProgress& progress) {
+    DeviceKind kind = devices.empty() ? DeviceKind::kHost : devices[0]->capabilities().kind;
+    return run_load(plan, tiles_of(plan, kind), devices, threads, progress);
+}
+
+Result<std::vector<LoadedSet>> run_load(const LoadPlan& plan, const TilePlan& tiles,
+                                        std::span<Device* const> devices, int threads,
+                                        const StreamProgress& progress) {
     if (devices.size() != plan.ranks.size())
         return fail(ErrorCode::kInvalidArgument, std::to_string(plan.ranks.size()) + " ranks and " +
                                                      std::to_string(devices.size()) +
@@ -147,7 +160,6 @@ Result<std::vector<LoadedSet>> run_load(const LoadPlan& plan, std::span<Device* 
     }
     phases["allocate"] = clock.lap();
 
-    TilePlan tiles = plan_tiles(plan.checkpoint, layouts_of(plan), tile_bytes_for(kind));
     StreamShape shape = stream_shape(kind, threads, tiles);
     BERTH_TRY(stream({plan.checkpoint, tiles, files, targets}, shape, progress));
     BERTH_TRY(files.check_unchanged());

@@ -3,6 +3,7 @@
 
 #include "cache/checkpoint/checkpoint.h"
 #include "cache/load/stream.h"
+#include "cache/load/tiles.h"
 #include "cache/memory/device.h"
 #include "cache/weights/fingerprint.h"
 #include "cache/weights/layout.h"
@@ -44,6 +45,8 @@ struct LoadPlan {
 };
 
 Result<LoadPlan> plan_load(const LoadRequest& request);
+// The plan cut for devices of one kind: made once a load, for its cost and for its run.
+TilePlan tiles_of(const LoadPlan& plan, DeviceKind kind);
 
 // What a load takes besides the segments, for whoever keeps the books.
 struct LoadCost {
@@ -52,6 +55,7 @@ struct LoadCost {
     uint64_t host_staging_bytes = 0;
     uint64_t device_overhead_bytes = 0; // on each device
 };
+LoadCost cost_of(const LoadPlan& plan, const TilePlan& tiles, DeviceKind kind, int threads);
 LoadCost cost_of(const LoadPlan& plan, DeviceKind kind, int threads);
 // On one device besides the segments: a context, code, and what lanes need.
 uint64_t device_overhead_bytes(DeviceKind kind, const StreamShape& shape);
@@ -69,6 +73,9 @@ struct LoadedSet {
 // One set for each rank of the plan, onto devices[rank] (which may be one device several times; all
 // of one kind). `threads` 0: chosen. On any failure nothing of any set is left. Blocks; the devices
 // are used by the calling thread alone.
+Result<std::vector<LoadedSet>> run_load(const LoadPlan& plan, const TilePlan& tiles,
+                                        std::span<Device* const> devices, int threads,
+                                        const StreamProgress& progress);
 Result<std::vector<LoadedSet>> run_load(const LoadPlan& plan, std::span<Device* const> devices,
                                         int threads, const StreamProgress& progress);
 // For a plan of one rank.

@@ -101,7 +101,7 @@ void read_ahead(int fd, uint64_t offset, uint64_t bytes) {
 void drop_cached(int fd, uint64_t offset, uint64_t bytes) {
     uint64_t start = align_down(offset);
     (void)::posix_fadvise(fd, static_cast<off_t>(start),
-                          static_cast<off_t>(align_up(offset + bytes) - start),
+                          static_cast<off_t>(round_up(offset + bytes, kDirectAlignment) - start),
                           POSIX_FADV_DONTNEED);
 }
 

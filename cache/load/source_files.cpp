@@ -60,7 +60,7 @@ Status SourceFiles::read(size_t file, uint64_t offset, std::span<std::byte> to) 
 }
 
 uint64_t SourceFiles::slot_bytes(uint64_t bytes) {
-    return align_up(bytes) + 2 * kDirectAlignment;
+    return round_up(bytes, kDirectAlignment) + 2 * kDirectAlignment;
 }
 
 Result<std::span<std::byte>> SourceFiles::read_into(size_t file, uint64_t offset, uint64_t bytes,

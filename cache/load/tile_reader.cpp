@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/load/tile_reader.h"
 
+#include "base/round.h"
 #include "cache/load/convert.h"
 
 #include <cstdlib>
@@ -14,8 +15,7 @@ constexpr uint64_t kPageBytes = 4096;
 
 } // namespace
 
-PageBuffer::PageBuffer(uint64_t bytes)
-    : bytes_((bytes + kPageBytes - 1) / kPageBytes * kPageBytes) {
+PageBuffer::PageBuffer(uint64_t bytes) : bytes_(round_up(bytes, kPageBytes)) {
     void* data = std::aligned_alloc(kPageBytes, bytes_);
     if (data == nullptr)
         throw std::bad_alloc();

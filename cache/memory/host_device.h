@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/round.h"
 #include "cache/memory/device.h"
 
 namespace berth {
@@ -21,9 +22,5 @@ Status reserve_host_bytes(int fd, uint64_t offset, uint64_t bytes, std::string_v
 
 // Grant steps: BERTH_GRANT_STEP when it is set (a multiple of `granularity`), else `fallback`.
 Result<uint64_t> grant_step_from_environment(uint64_t granularity, uint64_t fallback);
-
-inline uint64_t round_up(uint64_t bytes, uint64_t unit) {
-    return (bytes + unit - 1) / unit * unit;
-}
 
 } // namespace berth

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/memory/host_pages.h"
 
+#include "base/round.h"
 #include "base/units.h"
 #include "cache/memory/numa.h"
 
@@ -27,7 +28,7 @@ constexpr uint64_t kTouchBytes = uint64_t{16} << 20;
 constexpr uint64_t kTouchThreadsMax = 8;
 
 uint64_t rounded(uint64_t bytes, uint64_t step) {
-    return (bytes + step - 1) / step * step;
+    return round_up(bytes, step);
 }
 
 // Every page there and writable, or errno. Where a page cannot be had, this tells; writing to it

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/weights/layout.h"
 
+#include "base/round.h"
 #include "cache/checkpoint/fault.h"
 #include "cache/checkpoint/quantisation.h"
 
@@ -165,8 +166,7 @@ class Planner {
 
     void put(PlacedTensor tensor) {
         tensor.offset = layout_.segment_bytes;
-        layout_.segment_bytes +=
-            (tensor.bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+        layout_.segment_bytes += round_up(tensor.bytes, kTensorAlignment);
         layout_.bytes_to_read += tensor.stored_bytes;
         layout_.cast_count += tensor.transform == Transform::kCast ? 1 : 0;
         layout_.quantised_count += tensor.transform == Transform::kQuantise ? 1 : 0;

@@ -30,6 +30,11 @@ berth_find_archive(berth_dep_pcre2 pcre2-8 pcre2.h)
 berth_find_archive(berth_dep_utf8proc utf8proc utf8proc.h)
 berth_find_archive(berth_dep_crypto crypto openssl/evp.h)
 target_link_libraries(berth_dep_crypto INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
+# An imported library of its own, so that its archive stands before crypto's, which it needs.
+find_library(BERTH_ssl_LIBRARY NAMES libssl.a ssl REQUIRED)
+add_library(berth_dep_ssl UNKNOWN IMPORTED GLOBAL)
+set_target_properties(berth_dep_ssl PROPERTIES IMPORTED_LOCATION ${BERTH_ssl_LIBRARY}
+    INTERFACE_LINK_LIBRARIES "${BERTH_crypto_LIBRARY};berth_dep_crypto")
 
 # spdlog and fmt as headers alone: the distribution has no archive of spdlog.
 add_library(berth_dep_log INTERFACE)

@@ -13,7 +13,10 @@ typedef enum berth_command_kind {
     BERTH_RESUME = 1,  /* go on */
     BERTH_OFFLOAD = 2, /* save or drop KV, shrink the grant to grant_bytes, keep the process */
     BERTH_RESTORE = 3, /* grow to grant_bytes, bring KV back, go on */
-    BERTH_STOP = 4     /* finish or record what is under way within grace_ms, then end */
+    BERTH_STOP = 4,    /* finish or record what is under way within grace_ms, then end */
+    BERTH_SHRINK = 5,  /* give the grant back from its top down to grant_bytes, go on with less;
+                        * drop_kv as in Offload; since 102 */
+    BERTH_GROW = 6     /* grow to grant_bytes and use it at once; since 102 */
 } berth_command_kind;
 
 typedef struct berth_command {
@@ -69,6 +72,11 @@ typedef struct berth_counters {
     uint64_t batch_total;
 } berth_counters;
 BERTH_EXPORT berth_status berth_set_counters(berth_client* client, const berth_counters* counters);
+/* An answered request: microseconds until its first token, and per token after it (0: it had one).
+ * Reports tell percentiles of the last ten seconds; policies compare them with targets (SLOBurn).
+ */
+BERTH_EXPORT berth_status berth_note_latency(berth_client* client, uint64_t ttft_us,
+                                             uint64_t tpot_us);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@ using namespace berth;
 using namespace berth::c;
 
 static_assert(static_cast<int>(protocol::CommandKind::kStop) == BERTH_STOP);
+static_assert(static_cast<int>(protocol::CommandKind::kGrow) == BERTH_GROW);
 static_assert(static_cast<int>(protocol::EngineState::kFailed) == BERTH_FAILED);
 
 namespace {
@@ -95,6 +96,17 @@ berth_status berth_set_state(berth_client* client, berth_state state, const char
         auto text = [](const char* given) { return std::string(given != nullptr ? given : ""); };
         client->client->set_state(static_cast<protocol::EngineState>(state), text(endpoint),
                                   text(reason), text(message));
+        return {};
+    });
+}
+
+berth_status berth_note_latency(berth_client* client, uint64_t ttft_us, uint64_t tpot_us) {
+    return guarded([&]() -> Status {
+        if (client == nullptr)
+            return fail(ErrorCode::kInvalidArgument, "client is NULL");
+        client->client->counters().ttft.add(ttft_us);
+        if (tpot_us > 0)
+            client->client->counters().tpot.add(tpot_us);
         return {};
     });
 }

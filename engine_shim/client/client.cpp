@@ -57,6 +57,7 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
         return client;
     }
     state.link = std::make_unique<Link>(state.options.socket, state);
+    state.held->use(state.link.get());
     Status connected = state.first_connection();
     if (connected)
         return client;

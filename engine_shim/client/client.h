@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 #include "cache/memory/device.h"
+#include "engine_shim/client/latency_window.h"
 #include "engine_shim/client/publication.h"
 #include "engine_shim/client/state_copies.h"
 #include "engine_shim/client/weight_set.h"
@@ -69,6 +70,9 @@ struct AttachRequest {
     bool wait = true;                  // false: NotFound when it is not resident
     protocol::Environment environment; // empty fields are filled from the device
 };
+
+class Holding;
+struct ManifestParts;
 
 using ProgressCallback = std::function<void(const protocol::Progress&)>;
 
@@ -141,6 +145,8 @@ class Client {
         std::atomic<uint64_t> requests_running{0}, requests_waiting{0}, requests_done{0};
         std::atomic<uint64_t> tokens_done{0}, steps_done{0}, gate_pauses{0}, grant_bytes{0};
         std::atomic<uint64_t> batch_done{0}, batch_total{0};
+        // Of each answered request: until its first token, and per token after it.
+        LatencyWindow ttft, tpot;
     };
     Counters& counters();
     // Sends the counters now instead of with the next second's report.
@@ -155,12 +161,14 @@ class Client {
                                      const ProgressCallback& progress, const Error& why);
     std::string path_on_disk(const AttachRequest& request) const;
     bool falls_back(const Error& error, const AttachRequest& request) const;
-    Status charge_private(const protocol::Planned& planned, const std::string& device,
-                          const Error& why);
+    Result<std::shared_ptr<Holding>> charge_private(const protocol::Planned& planned,
+                                                    const std::string& device, const Error& why);
+    // Somebody else's set of the same inputs; `declared` (null: nothing was) is what it must be.
     Result<WeightSet> attach_published(Device& device, const protocol::Publish& asked,
+                                       const ManifestParts* declared,
                                        const ProgressCallback& progress);
     Result<WeightSet> mapped(Device& device, const protocol::Attached& attached,
-                             std::vector<UniqueFd> fds);
+                             std::vector<UniqueFd> fds, std::shared_ptr<Holding> own = nullptr);
     struct State;
     std::unique_ptr<State> state_;
 };

@@ -71,11 +71,12 @@ bool Client::falls_back(const Error& error, const AttachRequest& request) const 
     return error.code == ErrorCode::kMismatch || absent;
 }
 
-// Where berthd is there it counts the bytes, or has no room for them.
-Status Client::charge_private(const protocol::Planned& planned, const std::string& device,
-                              const Error& why) {
+// Where berthd is there it counts the bytes, or has no room for them. Null: it is not.
+Result<std::shared_ptr<Holding>> Client::charge_private(const protocol::Planned& planned,
+                                                        const std::string& device,
+                                                        const Error& why) {
     if (state_->mode == AttachMode::kOff)
-        return {};
+        return std::shared_ptr<Holding>();
     protocol::PrivateLoad asked;
     asked.device = device;
     asked.fingerprint = planned.fingerprint;
@@ -87,11 +88,8 @@ Status Client::charge_private(const protocol::Planned& planned, const std::strin
     auto go = state_->link->request(asked, {}, {}, lost);
     if (!go && !lost)
         return fail(go.error());
-    // The loader's own overhead ends with it; what a new berthd must know of is the segments.
-    asked.device_overhead_bytes = 0;
     asked.held = true;
-    state_->hold(planned.fingerprint, asked);
-    return {};
+    return std::make_shared<Holding>(state_->held, state_->held->add(asked));
 }
 
 Result<WeightSet> Client::attach_private(Device& device, const AttachRequest& request,
@@ -111,24 +109,20 @@ Result<WeightSet> Client::attach_private(Device& device, const AttachRequest& re
         load.quantization = welcome().quantization;
     }
     load.environment = filled(request.environment, device);
-    std::string charged;
+    std::shared_ptr<Holding> own; // on every way out it is let go, after the bytes
     load.may_go = [&](const protocol::Planned& planned) -> Status {
-        BERTH_TRY(charge_private(planned, device.id(), why));
-        charged = planned.fingerprint;
+        BERTH_ASSIGN(own, charge_private(planned, device.id(), why));
         return {};
     };
-    auto loaded = load_privately(load, progress);
-    if (!loaded) {
-        if (!charged.empty())
-            state_->let_go(charged);
-        return fail(loaded.error());
-    }
+    BERTH_ASSIGN(PrivateSet loaded, load_privately(load, progress));
+    if (own)
+        own->loader_ended();
     protocol::Attached made;
-    made.weight_set = loaded->fingerprint.substr(0, kIdDigits);
-    made.fingerprint = loaded->fingerprint;
+    made.weight_set = loaded.fingerprint.substr(0, kIdDigits);
+    made.fingerprint = loaded.fingerprint;
     made.model_path = load.model_path;
-    made.segment_bytes = loaded->segment_bytes;
-    BERTH_ASSIGN(WeightSet set, mapped(device, made, std::move(loaded->fds)));
+    made.segment_bytes = loaded.segment_bytes;
+    BERTH_ASSIGN(WeightSet set, mapped(device, made, std::move(loaded.fds), own));
     set.private_reason_ = reason_of(why);
     state_->set_weights(fmt::format("private ({})", set.private_reason_));
     return set;
@@ -165,12 +159,12 @@ Result<WeightSet> Client::attach_shared(Device& device, const AttachRequest& req
 }
 
 Result<WeightSet> Client::mapped(Device& device, const protocol::Attached& attached,
-                                 std::vector<UniqueFd> fds) {
+                                 std::vector<UniqueFd> fds, std::shared_ptr<Holding> own) {
     WeightSet set;
     {
         std::lock_guard lock(state_->device_mutex);
-        BERTH_ASSIGN(set.mapped_,
-                     map_set(device, attached.fingerprint, attached.segment_bytes, std::move(fds)));
+        BERTH_ASSIGN(set.mapped_, map_set(device, attached.fingerprint, attached.segment_bytes,
+                                          std::move(fds), std::move(own)));
     }
     set.id_ = attached.weight_set;
     set.fingerprint_ = attached.fingerprint;

@@ -16,6 +16,7 @@ constexpr size_t kIdDigits = 16;
 } // namespace
 
 Result<WeightSet> Client::attach_published(Device& device, const protocol::Publish& asked,
+                                           const ManifestParts* declared,
                                            const ProgressCallback& progress) {
     AttachRequest request;
     request.weight_set = asked.fingerprint.substr(0, kIdDigits);
@@ -24,6 +25,15 @@ Result<WeightSet> Client::attach_published(Device& device, const protocol::Publi
         return fail(ErrorCode::kMismatch,
                     fmt::format("weight set {} has the fingerprint {}, wanted was {}", set.id(),
                                 set.fingerprint(), asked.fingerprint));
+    const std::string other =
+        declared != nullptr ? declared_difference(*declared, set.manifest()) : std::string();
+    if (!other.empty())
+        return fail(ErrorCode::kMismatch,
+                    fmt::format("weight set {} was published from the same inputs and is another "
+                                "one: {}; raise the producer's version where it makes other "
+                                "tensors",
+                                set.id(), other),
+                    "DeclaredOther");
     return set;
 }
 
@@ -67,7 +77,7 @@ Result<PublishOutcome> Client::publish(const PublishRequest& request,
             protocol::Publish again = asked;
             again.id = 0;
             again.held = true;
-            state_->hold(asked.fingerprint, again);
+            making->held = state_->held->add(again);
             outcome.publication.reset(new Publication(std::move(making)));
             BERTH_TRY(outcome.publication->state_->create_segments());
             return outcome;
@@ -77,17 +87,9 @@ Result<PublishOutcome> Client::publish(const PublishRequest& request,
         if (go.error().code != ErrorCode::kAlreadyExists)
             return fail(go.error());
         log::info("weight set {}: {}", making->id, go.error().message);
-        auto set = attach_published(*device, asked, progress);
+        auto set =
+            attach_published(*device, asked, declares ? &making->plan.parts : nullptr, progress);
         if (set) {
-            std::string other =
-                declares ? declared_difference(making->plan.parts, set->manifest()) : "";
-            if (!other.empty())
-                return fail(ErrorCode::kMismatch,
-                            fmt::format("weight set {} was published from the same inputs and is "
-                                        "another one: {}; raise the producer's version where it "
-                                        "makes other tensors",
-                                        making->id, other),
-                            "DeclaredOther");
             state_->set_weights("shared " + set->id());
             outcome.resident = std::move(*set);
             return outcome;

@@ -50,6 +50,8 @@ protocol::Report Client::State::report() {
     report.grant_bytes = counters.grant_bytes.load();
     report.batch_done = counters.batch_done.load();
     report.batch_total = counters.batch_total.load();
+    report.ttft_us = counters.ttft.percentiles();
+    report.tpot_us = counters.tpot.percentiles();
     return report;
 }
 
@@ -77,31 +79,11 @@ void Client::State::on_up(uint64_t epoch) {
     commands.forget_before(epoch);
     if (epoch > 1)
         log::info("connected to berthd again, socket={}", options.socket);
-    {
-        std::lock_guard lock(held_mutex);
-        for (const auto& [fingerprint, message] : held)
-            if (epoch > 1 && link)
-                link->post(message);
-    }
+    if (epoch > 1)
+        held->announce();
     std::lock_guard lock(state_mutex);
     if (state_set)
         announce_locked();
-}
-
-void Client::State::hold(const std::string& fingerprint, protocol::Message message) {
-    std::lock_guard lock(held_mutex);
-    held.insert_or_assign(fingerprint, std::move(message));
-}
-
-void Client::State::let_go(const std::string& fingerprint) {
-    {
-        std::lock_guard lock(held_mutex);
-        held.erase(fingerprint);
-    }
-    protocol::Release release;
-    release.fingerprint = fingerprint;
-    if (link)
-        link->post(release);
 }
 
 // A private set is told at once: berthd shows it while the engine still starts.

@@ -5,9 +5,9 @@
 #include "engine_shim/client/command_queue.h"
 #include "engine_shim/client/daemon_start.h"
 #include "engine_shim/client/gate_side.h"
+#include "engine_shim/client/held_memory.h"
 #include "engine_shim/client/link.h"
 
-#include <map>
 #include <mutex>
 
 namespace berth {
@@ -19,6 +19,7 @@ protocol::Environment filled(protocol::Environment environment, const Device& de
 // that it calls.
 struct Client::State final : LinkListener {
     explicit State(ClientOptions given);
+    ~State() override { held->use(nullptr); }
 
     protocol::Hello hello() override;
     protocol::Report report() override;
@@ -60,11 +61,7 @@ struct Client::State final : LinkListener {
     std::unique_ptr<Device> device;
     bool device_failed = false;
 
-    // Said again to a new berthd: what this process holds and no record knows. By fingerprint.
-    void hold(const std::string& fingerprint, protocol::Message message);
-    void let_go(const std::string& fingerprint);
-    std::mutex held_mutex;
-    std::map<std::string, protocol::Message> held;
+    const std::shared_ptr<HeldMemory> held = std::make_shared<HeldMemory>();
 
     std::mutex canary_mutex;
     std::string canary_due; // a weight set's id

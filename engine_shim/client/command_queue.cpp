@@ -82,6 +82,8 @@ void CommandQueue::note(CommandKind kind) {
         paused_.store(false, std::memory_order_release);
         break;
     case CommandKind::kStop:
+    case CommandKind::kShrink:
+    case CommandKind::kGrow:
         break;
     }
     changed_.notify_all();

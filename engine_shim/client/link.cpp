@@ -92,7 +92,7 @@ void Link::run() {
         if (now() >= report_due_) {
             report_due_ = now() + kReportEvery;
             listener_.on_tick();
-            post(listener_.report());
+            post_report();
         }
     }
     finish();
@@ -149,7 +149,7 @@ void Link::poll_step() {
         std::swap(report, report_soon_);
     }
     if (report)
-        post(listener_.report());
+        post_report();
 }
 
 bool Link::flush() {

@@ -15,7 +15,8 @@
 
 namespace berth {
 
-// What a Link asks of and tells its owner; always on the link's thread, never under its lock.
+// What a Link asks of and tells its owner; always on the link's thread, and under its lock report()
+// alone, which must not call back.
 // `epoch` counts connections: ids of commands mean something on their own connection only.
 class LinkListener {
   public:
@@ -95,6 +96,8 @@ class Link {
     void run();
     void connect_step();
     void poll_step();
+    void post_report();
+    bool has_room_locked() const;
     bool flush(); // false: the connection is gone
     bool receive_all();
     bool handle(protocol::Received received);

@@ -48,14 +48,26 @@ bool Link::post(protocol::Message message, uint64_t epoch) {
         std::lock_guard lock(mutex_);
         if (phase_ != Phase::kUp || (epoch != 0 && epoch != epoch_))
             return false;
-        if (outbox_.size() >= kOutboxMax) {
-            log::warn("berthd does not read: {} messages wait, dropping one", kOutboxMax);
+        if (!has_room_locked())
             return false;
-        }
         outbox_.push_back({std::move(payload), {}});
     }
     wake();
     return true;
+}
+
+bool Link::has_room_locked() const {
+    if (outbox_.size() < kOutboxMax)
+        return true;
+    log::warn("berthd does not read: {} messages wait, dropping one", kOutboxMax);
+    return false;
+}
+
+// Made under the lock: after an answer that changes a figure no report tells the old one.
+void Link::post_report() {
+    std::lock_guard lock(mutex_);
+    if (phase_ == Phase::kUp && has_room_locked())
+        outbox_.push_back({encode(listener_.report()), {}});
 }
 
 void Link::report_soon() {

@@ -56,10 +56,9 @@ std::vector<Contents> contents_of(const Manifest& manifest, size_t segments) {
 
 } // namespace
 
-Result<std::shared_ptr<const WeightSet::Mapped>> map_set(Device& device,
-                                                         const std::string& fingerprint,
-                                                         std::span<const uint64_t> segment_bytes,
-                                                         std::vector<UniqueFd> fds) {
+Result<std::shared_ptr<const WeightSet::Mapped>>
+map_set(Device& device, const std::string& fingerprint, std::span<const uint64_t> segment_bytes,
+        std::vector<UniqueFd> fds, std::shared_ptr<void> own) {
     if (fds.size() != segment_bytes.size() + 1)
         return fail(ErrorCode::kCorrupt,
                     fmt::format("a weight set of {} segments came with {} descriptors instead of "
@@ -74,7 +73,8 @@ Result<std::shared_ptr<const WeightSet::Mapped>> map_set(Device& device,
             return set;
 
     BERTH_ASSIGN(Manifest manifest, Manifest::open(fds.front(), segment_bytes));
-    auto set = std::make_shared<WeightSet::Mapped>(WeightSet::Mapped{std::move(manifest), {}, {}});
+    auto set =
+        std::make_shared<WeightSet::Mapped>(WeightSet::Mapped{{}, std::move(manifest), {}, {}});
     if (set->manifest.fingerprint() != fingerprint)
         return fail(ErrorCode::kMismatch,
                     fmt::format("the manifest is of weight set {}, {} was announced: nothing was "
@@ -90,6 +90,7 @@ Result<std::shared_ptr<const WeightSet::Mapped>> map_set(Device& device,
         set->mappings.push_back(std::move(mapping));
         set->templates.push_back(contents[i].states ? std::move(segment) : Segment());
     }
+    set->own = std::move(own);
     known.sets[identity] = set;
     return std::shared_ptr<const WeightSet::Mapped>(std::move(set));
 }

@@ -41,7 +41,7 @@ void Publication::State::give_up() {
         std::lock_guard lock(link.device_mutex);
         segments.clear(); // before berthd counts their bytes as free
     }
-    link.let_go(asked.fingerprint);
+    link.held->let_go(held);
 }
 
 const std::string& Publication::fingerprint() const {
@@ -186,7 +186,8 @@ Result<WeightSet> Publication::State::hand_over(const UniqueFd& manifest,
         // our own was lost.
         if (reply.error().reason != "NotPublishing")
             return fail(reply.error());
-        return client.attach_published(device, asked, {});
+        others = true;
+        return client.attach_published(device, asked, &plan.parts, {});
     }
     return fail(ErrorCode::kUnavailable,
                 fmt::format("berthd went away {} times while one set was handed over: look at its "
@@ -219,8 +220,10 @@ Result<WeightSet> Publication::seal() {
     }
     state.sealed = true;
     state.link.set_weights("shared " + set->id());
-    std::lock_guard lock(state.link.held_mutex);
-    state.link.held.erase(state.asked.fingerprint);
+    if (state.others)
+        state.link.held->let_go(state.held); // its own segments are gone by now
+    else
+        state.link.held->forget(state.held);
     return set;
 }
 

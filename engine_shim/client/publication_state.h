@@ -19,7 +19,9 @@ struct Publication::State {
     Device& device;
     PublishPlan plan;
     protocol::Publish asked;
-    std::string id; // the weight set's
+    std::string id;              // the weight set's
+    HeldMemory::Ticket held = 0; // of the segments
+    bool others = false;         // sealed: the set is one that somebody else has made
     std::vector<std::unique_ptr<WritableSegment>> segments;
     std::set<std::string, std::less<>> filled; // storages, by their owner's name
     bool sealed = false;                       // or given up: nothing is left to be given back

@@ -17,6 +17,7 @@ namespace berth {
 class WeightSet {
   public:
     struct Mapped {
+        std::shared_ptr<void> own; // first: let go when the rest has gone
         Manifest manifest;
         std::vector<Mapping> mappings;  // by segment; empty where there are states alone
         std::vector<Segment> templates; // by segment; empty where there are no states

@@ -109,6 +109,8 @@ void fields(A& a, M& m) {
     a("grant_bytes", m.grant_bytes);
     a("batch_done", m.batch_done);
     a("batch_total", m.batch_total);
+    a("ttft_us", m.ttft_us);
+    a("tpot_us", m.tpot_us);
 }
 template <typename A, Is<Failed> M>
 void fields(A& a, M& m) {

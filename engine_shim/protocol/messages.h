@@ -26,8 +26,7 @@ namespace berth::protocol {
 
 inline constexpr int kVersion = 1;
 
-// What an engine needs of a weight set's producer and platform; empty fields accept anything.
-// These are fields of the fingerprint.
+// What an engine needs of a set's producer and platform: fields of the fingerprint; empty: any.
 struct Environment {
     std::string device_kind;        // "host" or "cuda"
     std::string compute_capability; // "9.0"; empty on the host
@@ -38,11 +37,10 @@ struct Environment {
 };
 
 enum class EngineState { kStarting, kReady, kDraining, kSucceeded, kFailed };
-enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop };
-std::string_view to_string(EngineState state); // "Starting", "Ready", ...
-std::string_view to_string(CommandKind kind);  // "Pause", ...
-// Nothing for a name that is none of them.
-std::optional<EngineState> engine_state_from(std::string_view name);
+enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop, kShrink, kGrow };
+std::string_view to_string(EngineState state);                       // "Starting", "Ready", ...
+std::string_view to_string(CommandKind kind);                        // "Pause", ...
+std::optional<EngineState> engine_state_from(std::string_view name); // nothing: no such state
 // The object that an Attach carries, alone: berth-loader's --environment.
 std::string environment_json(const Environment& environment);
 Result<Environment> environment_from_json(std::string_view text);
@@ -125,8 +123,9 @@ struct State {
 
 // berthd -> engine. Pause: stop at the next boundary, fence, keep everything. Resume: go on.
 // Offload: save (or drop) in-flight KV, give the grant back down to grant_bytes, keep the process.
-// Restore: grow to grant_bytes, bring KV back, check with one canary step if asked, go on.
-// Stop: finish or put on record what is under way within grace_ms, then exit.
+// Restore: grow to grant_bytes, bring KV back, check with one canary step if asked, go on. Stop:
+// finish or record what is under way within grace_ms, then exit. Shrink: give the grant's top back
+// and go on below grant_bytes; what finds no room is saved or dropped as kv says. Grow: use more.
 struct Command {
     uint64_t id = 0;
     CommandKind kind = CommandKind::kPause;
@@ -140,22 +139,21 @@ struct CommandDone {
     uint64_t id = 0;
     std::optional<Error> error; // none: done
     uint64_t grant_bytes = 0;   // mapped now
-    uint64_t host_bytes = 0;    // KV kept in host memory
+    uint64_t host_bytes = 0;    // host memory for saved KV, what is kept for next time included
     Phases phases;
 };
 
 // Engine -> berthd, about once a second while it lives: liveness and load.
 struct Report {
     uint64_t id = 0;
-    uint64_t requests_running = 0;
-    uint64_t requests_waiting = 0;
-    uint64_t requests_done = 0;
+    uint64_t requests_running = 0, requests_waiting = 0, requests_done = 0;
     uint64_t tokens_done = 0;
     uint64_t steps_done = 0;
     uint64_t gate_pauses = 0;
     uint64_t grant_bytes = 0;
-    uint64_t batch_done = 0; // lines of the batch file
-    uint64_t batch_total = 0;
+    uint64_t batch_done = 0, batch_total = 0; // lines of the batch file
+    // Microseconds at percentiles 50 90 95 99 99.9 100 of late; empty: no request ended.
+    std::vector<uint64_t> ttft_us, tpot_us;
 };
 
 struct Failed {
@@ -208,7 +206,8 @@ struct Publish {
     bool held = false;
 };
 // Weights that an engine is about to load for itself, outside every shared set -> go | failed. Its
-// bytes are charged until its process has ended, or release.
+// bytes are charged until its process has ended, or release; its loader's overhead until the engine
+// says on the same connection that it holds them (`held`, overhead 0).
 struct PrivateLoad {
     uint64_t id = 0;
     std::string device;

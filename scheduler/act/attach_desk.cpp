@@ -31,8 +31,8 @@ Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
         const node::Instance& instance = found->second;
         if (request.model.empty() && request.path.empty())
             model = state.documents.find_model(instance.spec.model);
-        if (device.empty() && instance.device)
-            device = *instance.device;
+        if (device.empty() && !instance.devices.empty())
+            device = instance.devices.front();
     }
     if (!request.model.empty()) {
         model = state.documents.find_model(request.model);
@@ -94,6 +94,10 @@ void AttachDesk::handle(const Attacher& who, const protocol::Attach& request) {
         return;
     }
     waiter.key = std::move(*key);
+    if (auto may = may_attach(waiter, waiter.key.path, {}); !may) { // before anything is loaded
+        refuse(waiter, may.error());
+        return;
+    }
     answer_by_key(std::move(waiter));
 }
 
@@ -245,6 +249,12 @@ void AttachDesk::hand_out(const Attacher& publisher, uint64_t request, const Res
 void AttachDesk::grant(const Waiter& waiter, const ResidentSet& set, bool is_publisher) {
     if (!server_->has(waiter.who.session))
         return; // gone while a worker looked: no lease that nothing would end
+    // By a path one gets what lies there, also where an equal set was loaded from another.
+    const std::string& path = waiter.request.weight_set.empty() ? waiter.key.path : set.path;
+    if (auto may = is_publisher ? Status() : may_attach(waiter, path, set.model); !may) {
+        refuse(waiter, may.error());
+        return;
+    }
     std::string differences =
         environment_differences(known(set).environment, waiter.request.environment);
     if (!differences.empty()) {

@@ -3,11 +3,14 @@
 
 #include "cache/weights/fingerprint.h"
 #include "scheduler/act/node_context.h"
+#include "scheduler/act/peer_process.h"
+#include "scheduler/act/tenant_gate.h"
 #include "scheduler/wire/session_server.h"
 
 #include <functional>
 #include <list>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -17,8 +20,11 @@ namespace berth {
 // Who asks to attach.
 struct Attacher {
     SessionId session = 0;
-    node::InstanceName instance; // empty: a guest
-    std::string holder;          // for people
+    node::InstanceName instance;          // empty: a guest
+    std::string holder;                   // for people
+    int pid = 0;                          // by its credentials
+    uint32_t uid = 0;                     // likewise
+    std::shared_ptr<PeerProcess> process; // null: cannot be watched
 };
 
 // Answers Attach: finds the set, checks that it is what was asked for, and replies with its
@@ -75,10 +81,16 @@ class AttachDesk {
     void wait_for(Waiter waiter, std::optional<node::LoadRequested> wanted);
     void refuse(const Waiter& waiter, Error error);
     Known& known(const ResidentSet& set);
+    // What the tenant of the one who waits allows.
+    Status may_attach(const Waiter& waiter, const std::string& path, const std::string& model) {
+        return tenants_.allows(context_.state(), {waiter.who.instance, waiter.who.uid}, path,
+                               model);
+    }
 
     NodeContext& context_;
     WorkerPool& workers_;
     SessionServer* server_ = nullptr;
+    TenantGate tenants_;
     std::list<Waiter> waiters_;
     std::map<SetKey, Known> known_;
     std::map<SessionId, std::vector<node::LeaseId>> leases_;

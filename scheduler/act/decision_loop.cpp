@@ -1,26 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/act/decision_loop.h"
 
+#include "base/fault_point.h"
 #include "base/log.h"
 
 #include <boost/asio/post.hpp>
+
+#include <algorithm>
+#include <iterator>
 
 namespace berth {
 
 namespace {
 
-bool is_intent(const node::Action& action) {
+using Clock = std::chrono::steady_clock;
+
+// Decided and not yet carried out: beyond it events wait, so that the store's queue is never full.
+constexpr size_t kStepsMax = 1'024;
+
+// What is nothing but a record.
+bool is_record(const node::Action& action) {
     return std::holds_alternative<node::PersistInstance>(action) ||
            std::holds_alternative<node::PersistOperation>(action) ||
            std::holds_alternative<node::PersistWeights>(action) ||
-           std::holds_alternative<node::ForgetInstance>(action) ||
-           std::holds_alternative<node::KeepWeights>(action);
+           std::holds_alternative<node::PersistDevice>(action) ||
+           std::holds_alternative<node::ForgetInstance>(action);
+}
+
+bool is_intent(const node::Action& action) {
+    return is_record(action) || std::holds_alternative<node::KeepWeights>(action);
+}
+
+// What others can see: it comes after its record, also where a record alone would not be waited
+// for. (ConfirmBytes, InspectProcess look and change nothing.)
+bool reaches_out(const node::Action& action) {
+    return !is_record(action) && !std::holds_alternative<node::EmitEvent>(action) &&
+           !std::holds_alternative<node::Decision>(action) &&
+           !std::holds_alternative<node::ArmTimer>(action) &&
+           !std::holds_alternative<node::CancelTimer>(action) &&
+           !std::holds_alternative<node::ConfirmBytes>(action) &&
+           !std::holds_alternative<node::InspectProcess>(action);
+}
+
+// "StartProcess", "SendCommand Pause": kinds, for the names of fault points.
+std::string kind_of(const node::Action& action) {
+    const std::string words = node::describe(action);
+    std::string kind = words.substr(0, words.find(' '));
+    if (const auto* command = std::get_if<node::SendCommand>(&action))
+        kind += " " + std::string(node::to_string(command->kind));
+    return kind;
 }
 
 } // namespace
 
 DecisionLoop::DecisionLoop(boost::asio::io_context& context, Store& store, Actor& actor)
-    : context_(context), store_(store), actor_(actor) {}
+    : context_(context), store_(store), actor_(actor) {
+    trouble_ = store_.status().trouble;
+    trouble_since_ = Clock::now();
+    // The watcher runs on the store's thread: back to this one before anything is touched.
+    store_.watch([this, alive = std::weak_ptr(alive_), &context = context_](StoreReport report) {
+        boost::asio::post(context, [this, alive, report = std::move(report)] {
+            if (!alive.expired())
+                store_changed(report);
+        });
+    });
+}
 
 void DecisionLoop::post(node::Event event) {
     events_.push_back(std::move(event));
@@ -32,10 +76,11 @@ void DecisionLoop::run() {
         return;
     running_ = true;
     for (;;) {
-        if (!events_.empty()) {
+        if (!events_.empty() && steps_.size() < kStepsMax) {
             node::Event event = std::move(events_.front());
             events_.pop_front();
-            decide(event);
+            if (!hold(event))
+                decide(event);
         } else if (!steps_.empty() && steps_.front()->ready) {
             std::unique_ptr<Step> step = std::move(steps_.front());
             steps_.pop_front();
@@ -47,24 +92,41 @@ void DecisionLoop::run() {
     running_ = false;
 }
 
+bool DecisionLoop::hold(node::Event& event) {
+    if (!trouble_ || !state_.ready || std::holds_alternative<node::Shutdown>(event))
+        return false;
+    if (const auto* deadline = std::get_if<node::DeadlineExpired>(&event))
+        fired_.emplace_back(deadline->timer, Clock::now());
+    else if (!held_.hold(std::move(event)))
+        log::warn("{} events wait until something can be written down again; a request more is "
+                  "dropped",
+                  held_.size());
+    return true;
+}
+
 void DecisionLoop::decide(const node::Event& event) {
     auto step = std::make_unique<Step>();
-    step->actions = node::apply(state_, event, std::chrono::steady_clock::now());
+    step->decided_at = Clock::now();
+    step->actions = node::apply(state_, event, step->decided_at);
     if (step->actions.empty())
         return;
     for (const node::Action& action : step->actions)
         actor_.announce(action);
     std::vector<StoreWrite> batch;
     bool intent = false;
+    bool outward = false;
     for (const node::Action& action : step->actions) {
         log::debug("action: {}", node::describe(action));
         if (auto row = actor_.record_of(action))
             batch.push_back(std::move(*row));
         intent = intent || is_intent(action);
+        outward = outward || reaches_out(action);
     }
-    step->ready = !intent;
-    Step* waiting = intent ? step.get() : nullptr;
+    const bool waits = intent || (outward && !batch.empty());
+    step->ready = !waits;
+    Step* waiting = waits ? step.get() : nullptr;
     steps_.push_back(std::move(step));
+    fault_point("loop.decided");
     if (batch.empty())
         return;
     // The completion runs on the store's thread: back to this one before anything is touched.
@@ -78,10 +140,10 @@ void DecisionLoop::decide(const node::Event& event) {
 }
 
 void DecisionLoop::written(Step* step, Status status) {
-    if (!status && (!store_error_ || store_error_->message != status.error().message))
+    if (!status && (!refused_ || refused_->message != status.error().message))
         log::error("{}; going on, since what is alive is found again without it",
                    status.error().message);
-    store_error_ = status ? std::optional<Error>() : status.error();
+    refused_ = status ? std::optional<Error>() : status.error();
     if (step != nullptr) {
         step->recorded = std::move(status);
         step->ready = true;
@@ -89,13 +151,52 @@ void DecisionLoop::written(Step* step, Status status) {
     }
 }
 
+// A deadline counts from when what it limits begins, however long its record took.
 void DecisionLoop::carry_out(Step& step) {
-    for (const node::Action& action : step.actions)
+    const auto waited = Clock::now() - step.decided_at;
+    for (node::Action& action : step.actions) {
+        if (auto* timer = std::get_if<node::ArmTimer>(&action))
+            timer->at += waited;
+        const bool outward = reaches_out(action);
+        if (outward)
+            fault_point([&] { return "before " + kind_of(action); });
         actor_.carry_out(action, step.recorded);
+        if (outward)
+            fault_point([&] { return "after " + kind_of(action); });
+    }
 }
 
 void DecisionLoop::record(StoreWrite row) {
     store_.post({std::move(row)}, Durability::kRecord, {});
+}
+
+void DecisionLoop::store_changed(const StoreReport& report) {
+    const bool ends = trouble_ && !report.trouble;
+    if (!trouble_ && report.trouble)
+        trouble_since_ = Clock::now();
+    trouble_ = report.trouble;
+    if (on_store_)
+        on_store_(report);
+    if (ends)
+        go_on();
+}
+
+// The clock has stood still since the trouble began, which was before it was told: what was to come
+// is as far away as it was.
+void DecisionLoop::go_on() {
+    const node::TimePoint now = Clock::now();
+    const node::TimePoint since =
+        steps_.empty() ? trouble_since_ : std::min(trouble_since_, steps_.front()->decided_at);
+    const auto stood = now - since;
+    for (auto& [name, instance] : state_.instances)
+        if (instance.deadline > since)
+            instance.deadline += stood;
+    for (const auto& [timer, at] : std::exchange(fired_, {}))
+        actor_.carry_out(node::ArmTimer{timer, at + stood}, {});
+    std::deque<node::Event> held = held_.take();
+    events_.insert(events_.begin(), std::make_move_iterator(held.begin()),
+                   std::make_move_iterator(held.end()));
+    run();
 }
 
 } // namespace berth

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "scheduler/act/held_events.h"
 #include "scheduler/node/reducer.h"
 #include "scheduler/store/store.h"
 
 #include <boost/asio/io_context.hpp>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace berth {
@@ -18,8 +21,15 @@ namespace berth {
 // Thread rule: the io_context's one thread. post() applies the event at once, unless it is called
 // from within an action: then after that. Actions are carried out in the order in which they were
 // decided. What one event wants recorded is one transaction; if that holds an intent (a Persist
-// action), the event's other actions, and all later ones, wait until it is durable. The store and
-// the actor outlive it; flush or destroy the store before it.
+// action), or announces something that reaches outside, the event's other actions, and all later
+// ones, wait until it is written.
+//
+// While the store is in trouble nothing is decided: events are held, and the node's clock stands
+// still, so that no deadline passes which nobody could have met. What is needed to find everything
+// again (what comes before the first documents) is taken all the same. When the store is well
+// again, all goes on from where it stood.
+//
+// The store and the actor outlive it; flush or destroy the store before it.
 class DecisionLoop {
   public:
     class Actor {
@@ -45,20 +55,29 @@ class DecisionLoop {
     void record(StoreWrite row);
 
     const node::NodeState& state() const { return state_; }
-    // The last failure of the store, if its last batch failed.
-    const std::optional<Error>& store_error() const { return store_error_; }
-    bool idle() const { return events_.empty() && steps_.empty(); }
+    // Why nothing can be written now, or why the last batch was refused.
+    const std::optional<Error>& store_error() const { return trouble_ ? trouble_ : refused_; }
+    // Only the former: what is asked for now could not be recorded, and is refused in these words.
+    const std::optional<Error>& store_trouble() const { return trouble_; }
+    // Hears each change of the store, after the loop has; once, before the io_context runs.
+    void on_store(std::function<void(const StoreReport&)> heard) { on_store_ = std::move(heard); }
+    size_t events_held() const { return held_.size(); }
+    bool idle() const { return events_.empty() && steps_.empty() && held_.size() == 0; }
 
   private:
     struct Step {
         std::vector<node::Action> actions;
+        node::TimePoint decided_at;
         Status recorded;
         bool ready = false;
     };
     void run();
+    bool hold(node::Event& event);
     void decide(const node::Event& event);
     void carry_out(Step& step);
     void written(Step* step, Status status);
+    void store_changed(const StoreReport& report);
+    void go_on();
 
     boost::asio::io_context& context_;
     Store& store_;
@@ -67,7 +86,13 @@ class DecisionLoop {
     std::deque<node::Event> events_;
     std::deque<std::unique_ptr<Step>> steps_;
     bool running_ = false;
-    std::optional<Error> store_error_;
+    std::optional<Error> refused_;
+
+    std::optional<Error> trouble_;
+    node::TimePoint trouble_since_;
+    HeldEvents held_;
+    std::vector<std::pair<node::TimerId, node::TimePoint>> fired_; // while the clock stood
+    std::function<void(const StoreReport&)> on_store_;
     std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 namespace berth {
 
 namespace {
@@ -36,6 +39,11 @@ node::EngineState engine_state_of(protocol::EngineState state) {
     return node::EngineState::kUnknown;
 }
 
+void take_percentiles(const std::vector<uint64_t>& microseconds, std::array<double, 6>& ms) {
+    for (size_t n = 0; n < std::min(microseconds.size(), ms.size()); ++n)
+        ms[n] = static_cast<double>(microseconds[n]) / 1e3;
+}
+
 protocol::CommandKind wire_kind(node::CommandKind kind) {
     switch (kind) {
     case node::CommandKind::kPause:
@@ -48,6 +56,10 @@ protocol::CommandKind wire_kind(node::CommandKind kind) {
         return protocol::CommandKind::kRestore;
     case node::CommandKind::kStop:
         return protocol::CommandKind::kStop;
+    case node::CommandKind::kShrink:
+        return protocol::CommandKind::kShrink;
+    case node::CommandKind::kGrow:
+        return protocol::CommandKind::kGrow;
     }
     return protocol::CommandKind::kStop;
 }
@@ -64,9 +76,30 @@ EngineDesk::EngineDesk(NodeContext& context, AttachDesk& attach, PublishDesk& pu
 
 void EngineDesk::on_session(SessionId id, const PeerCredentials& peer) {
     Session session;
-    session.peer = peer;
     session.who.session = id;
+    session.who.pid = peer.pid;
+    session.who.uid = peer.uid;
     sessions_[id] = std::move(session);
+}
+
+void EngineDesk::watch_process(SessionId id, Session& session) {
+    if (!std::exchange(session.watched, true))
+        session.who.process =
+            PeerProcess::watch(context_.io, session.who.pid, [this, id] { process_ended(id); });
+}
+
+// The session ends with its process, whoever else holds the socket: by itself where nobody does.
+void EngineDesk::process_ended(SessionId id) {
+    publish_.process_ended();
+    auto found = sessions_.find(id);
+    if (found == sessions_.end())
+        return;
+    auto timer = std::make_unique<boost::asio::steady_timer>(context_.io, kLastWords);
+    timer->async_wait([this, id](boost::system::error_code error) {
+        if (!error)
+            server_.close(id, "its process has ended and left its socket to another");
+    });
+    found->second.last_words = std::move(timer);
 }
 
 void EngineDesk::on_message(SessionId id, protocol::Message message, std::vector<UniqueFd> fds) {
@@ -84,6 +117,10 @@ void EngineDesk::on_message(SessionId id, protocol::Message message, std::vector
             Error{ErrorCode::kFailedPrecondition, "a session begins with hello", "NoHello", 0});
         return;
     }
+    if (!session.who.instance.empty() || std::holds_alternative<protocol::Attach>(message) ||
+        std::holds_alternative<protocol::Publish>(message) ||
+        std::holds_alternative<protocol::PrivateLoad>(message))
+        watch_process(id, session);
     if (auto* request = std::get_if<protocol::Attach>(&message)) {
         attach_.handle(session.who, *request);
         return;
@@ -110,7 +147,7 @@ void EngineDesk::hello(SessionId id, Session& session, const protocol::Hello& he
     if (found == instances.end() || found->second.token_sha256.empty() ||
         !equal_constant_time(sha256_hex(hello.token), found->second.token_sha256)) {
         log::warn("hello refused for instance={} pid={}: its token is not the one given to it",
-                  hello.instance, session.peer.pid);
+                  hello.instance, session.who.pid);
         server_.fail_and_close(
             id, hello.id,
             Error{ErrorCode::kPermissionDenied,
@@ -140,12 +177,13 @@ protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64
     welcome.class_value = instance.priority;
     welcome.grant_bytes = instance.grant_bytes;
     welcome.grant_bytes_max = std::max(instance.spec.memory_limit_bytes, instance.grant_bytes);
-    if (!instance.device)
+    if (instance.devices.empty())
         return welcome;
-    welcome.device = instance.device->value;
-    if (auto found = state.devices.find(*instance.device); found != state.devices.end())
+    const node::DeviceId& device = instance.devices.front();
+    welcome.device = device.value;
+    if (auto found = state.devices.find(device); found != state.devices.end())
         welcome.device_kind = std::string(to_string(found->second.kind));
-    const GateFds* gate = context_.gates.find(*instance.device);
+    const GateFds* gate = context_.gates.find(device);
     if (gate == nullptr)
         return welcome;
     gate_fd = gate->read_only.get();
@@ -155,7 +193,7 @@ protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64
                         state.policy.sharing.compute == policies::Sharing::kGate;
     if (priority_class == nullptr || !priority_class->preempts_lower || !gate_is_used)
         return welcome;
-    auto slot = context_.gates.assign(instance.name, *instance.device);
+    auto slot = context_.gates.assign(instance.name, device);
     if (!slot) {
         context_.note(true, "instance/" + instance.name.value, "NoGateSlot",
                       slot.error().message + ": it does not pause lower classes");
@@ -187,8 +225,8 @@ void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::
 
     node::SessionOpened event;
     event.instance = name;
-    event.process.pid = session.peer.pid;
-    if (auto process = process_id(session.peer.pid))
+    event.process.pid = session.who.pid;
+    if (auto process = process_id(session.who.pid))
         event.process.start_ticks = process->start_ticks;
     event.program = hello.program;
     event.endpoint = hello.endpoint;
@@ -200,14 +238,14 @@ void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::
     // A recovered record may not have known its process.
     if (!processes_.has(name))
         if (auto adopted = processes_.adopt(name, event.process); !adopted)
-            log::warn("instance={} pid={}: {}, ignoring", name.value, session.peer.pid,
+            log::warn("instance={} pid={}: {}, ignoring", name.value, session.who.pid,
                       adopted.error().message);
     context_.post(std::move(event));
 }
 
 void EngineDesk::welcome_guest(SessionId id, Session& session, const protocol::Hello& hello) {
     session.greeted = true;
-    session.who.holder = fmt::format("pid {} ({:.64})", session.peer.pid,
+    session.who.holder = fmt::format("pid {} ({:.64})", session.who.pid,
                                      hello.program.empty() ? "a guest" : hello.program);
     protocol::Welcome welcome;
     welcome.id = hello.id;
@@ -228,13 +266,13 @@ void EngineDesk::welcome_guest(SessionId id, Session& session, const protocol::H
 bool EngineDesk::publishing_message(SessionId id, const Session& session,
                                     const protocol::Message& message, std::vector<UniqueFd> fds) {
     if (const auto* publish = std::get_if<protocol::Publish>(&message))
-        publish_.publish(session.who, session.peer.pid, *publish);
+        publish_.publish(session.who, *publish);
     else if (const auto* load = std::get_if<protocol::PrivateLoad>(&message))
-        publish_.private_load(session.who, session.peer.pid, *load);
+        publish_.private_load(session.who, *load);
     else if (const auto* sealed = std::get_if<protocol::Sealed>(&message))
         publish_.sealed(id, *sealed, std::move(fds));
     else if (const auto* release = std::get_if<protocol::Release>(&message))
-        publish_.release(session.peer.pid, *release);
+        publish_.release(session.who, *release);
     else if (const auto* canary = std::get_if<protocol::Canary>(&message))
         publish_.canary(session.who, *canary);
     else
@@ -269,9 +307,19 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
     } else if (auto* report = std::get_if<protocol::Report>(&message)) {
         node::EngineReport event;
         event.instance = name;
-        event.counters = {report->requests_running, report->requests_waiting, report->requests_done,
-                          report->tokens_done,      report->steps_done,       report->gate_pauses,
-                          report->grant_bytes,      report->batch_done,       report->batch_total};
+        event.counters = {report->requests_running,
+                          report->requests_waiting,
+                          report->requests_done,
+                          report->tokens_done,
+                          report->steps_done,
+                          report->gate_pauses,
+                          report->grant_bytes,
+                          report->batch_done,
+                          report->batch_total,
+                          {},
+                          {}};
+        take_percentiles(report->ttft_us, event.counters.ttft_ms);
+        take_percentiles(report->tpot_us, event.counters.tpot_ms);
         context_.post(std::move(event));
     } else if (auto* done = std::get_if<protocol::CommandDone>(&message)) {
         node::CommandDone event;

@@ -36,11 +36,19 @@ class EngineDesk final : public SessionServer::Observer {
     void on_session_closed(SessionId id, const std::string& why) override;
 
   private:
+    // A process that has ended may have left words unread, and its end of the socket to a child.
+    static constexpr std::chrono::seconds kLastWords{1};
     struct Session {
-        PeerCredentials peer;
         bool greeted = false;
+        bool watched = false;
         Attacher who;
+        std::unique_ptr<boost::asio::steady_timer> last_words;
     };
+
+    // From the first thing on that it may come to hold: one who only says hello costs no
+    // descriptor.
+    void watch_process(SessionId id, Session& session);
+    void process_ended(SessionId id);
 
     void hello(SessionId id, Session& session, const protocol::Hello& hello);
     void hello_instance(SessionId id, Session& session, const protocol::Hello& hello,

@@ -27,8 +27,8 @@ EventRecord EventLog::add(bool warning, std::string object, std::string reason,
     newest_.push_back(record);
     if (newest_.size() > kInMemoryMax)
         newest_.pop_front();
-    // The store trims in steps; what it may have dropped is not promised any more.
-    oldest_stored_ = std::max(oldest_stored_, last_revision_ - StoreLimits().events_max + 1);
+    // The store tells what it has dropped; what it may have dropped by now is not promised.
+    stored_from(last_revision_ - StoreLimits().events_max + 1);
     changed_.notify();
     return record;
 }

@@ -4,6 +4,7 @@
 #include "scheduler/act/signal.h"
 #include "scheduler/store/records.h"
 
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <vector>
@@ -24,6 +25,11 @@ class EventLog {
     void restore(std::vector<EventRecord> newest, int64_t first_stored, int64_t last_revision);
 
     EventRecord add(bool warning, std::string object, std::string reason, std::string message);
+
+    // The store has dropped what came before that one.
+    void stored_from(int64_t first_revision) {
+        oldest_stored_ = std::max(oldest_stored_, first_revision);
+    }
 
     int64_t last_revision() const { return last_revision_; }
     // Events before it can no longer be had from anywhere.

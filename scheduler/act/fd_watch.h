@@ -25,9 +25,13 @@ class FdWatch {
     static Result<FdWatch> open(boost::asio::io_context& context, int fd,
                                 std::function<void()> readable) {
         BERTH_ASSIGN(UniqueFd own, duplicate_of(fd));
+        return take(context, std::move(own), std::move(readable));
+    }
+    static FdWatch take(boost::asio::io_context& context, UniqueFd fd,
+                        std::function<void()> readable) {
         FdWatch watch;
         watch.descriptor_ =
-            std::make_unique<boost::asio::posix::stream_descriptor>(context, own.release());
+            std::make_unique<boost::asio::posix::stream_descriptor>(context, fd.release());
         watch.descriptor_->async_wait(
             boost::asio::posix::stream_descriptor::wait_read,
             [readable = std::move(readable)](boost::system::error_code error) {

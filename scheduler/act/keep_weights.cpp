@@ -143,29 +143,28 @@ void NodeActor::persist_pin(const node::WeightSet& set) {
 }
 
 void NodeActor::drop_weights(const node::DropWeights& drop) {
+    auto ended = [this, drop](const Status& dropped) {
+        if (!dropped) {
+            context_.post(node::DropFailed{drop.set, drop.device, dropped.error()});
+            return;
+        }
+        loop_.record(ForgetPlacement{drop.set.value, drop.device.value});
+        context_.post(node::WeightsDropped{drop.set, drop.device});
+    };
     if (drop.device == node::kImageTier) {
-        tiers_.remove_image(drop, [this, drop] {
-            loop_.record(ForgetPlacement{drop.set.value, drop.device.value});
-            context_.post(node::WeightsDropped{drop.set, drop.device});
-        });
+        tiers_.remove_image(drop, ended);
         return;
     }
+    // When it is tried again our own descriptors are closed already.
     auto removed =
         context_.catalogue_of(drop.device.value).remove(drop.set.value, drop.device.value);
-    if (!removed) {
-        context_.post(node::WeightsDropped{drop.set, drop.device});
-        return;
-    }
-    attach_.dropped(drop.set, drop.device);
-    std::string key = removed->key();
+    if (removed)
+        attach_.dropped(drop.set, drop.device);
     removed = fail(ErrorCode::kNotFound, "dropped"); // closes our descriptors
-    keeper_.drop(std::move(key), [this, set = drop.set, device = drop.device](Status dropped) {
-        if (!dropped)
-            log::error("weights id={} device={}: the keeper did not let go: {}", set.value,
-                       device.value, dropped.error().message);
-        loop_.record(ForgetPlacement{set.value, device.value});
-        context_.post(node::WeightsDropped{set, device});
-    });
+    ResidentSet named;
+    named.id = drop.set.value;
+    named.device = drop.device.value;
+    keeper_.drop(named.key(), ended);
 }
 
 } // namespace berth

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/act/keeper_link.h"
 
+#include "base/fault_point.h"
 #include "base/log.h"
 
 namespace berth {
@@ -107,7 +108,10 @@ void KeeperLink::put(std::string key, std::string meta, std::vector<UniqueFd> fd
             std::vector<int> numbers;
             for (const UniqueFd& fd : fds)
                 numbers.push_back(fd.get());
-            return exchange_put(key, meta, numbers);
+            fault_point("keeper.put");
+            Status put = exchange_put(key, meta, numbers);
+            fault_point("keeper.has");
+            return put;
         },
         std::move(then));
 }
@@ -117,7 +121,9 @@ void KeeperLink::drop(std::string key, Then then) {
         [this, key = std::move(key)]() -> Status {
             if (!is_connected())
                 BERTH_TRY(reach());
+            fault_point("keeper.drop");
             auto dropped = store().drop(key);
+            fault_point("keeper.dropped");
             if (!dropped && dropped.error().code == ErrorCode::kNotFound)
                 return {};
             return dropped;

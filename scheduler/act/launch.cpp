@@ -64,11 +64,14 @@ Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePa
     options.environment["BERTH_SOCKET"] = paths.engine_socket;
     options.environment["BERTH_INSTANCE"] = start.instance.value;
     options.environment["BERTH_TOKEN"] = token;
-    options.environment["BERTH_DEVICE"] = start.device.value;
+    std::string devices;
+    for (const node::DeviceId& device : start.devices)
+        devices += (devices.empty() ? "" : ",") + device.value;
+    options.environment["BERTH_DEVICE"] = devices;
     options.environment["BERTH_MODEL_PATH"] = start.model.path;
     options.environment["BERTH_MODE"] = "client";
-    // Exactly its own GPU, by UUID; on a host device none.
-    options.environment["CUDA_VISIBLE_DEVICES"] = on_gpu ? start.device.value : "";
+    // Exactly its own GPUs, by UUID; on a host device none.
+    options.environment["CUDA_VISIBLE_DEVICES"] = on_gpu ? devices : "";
     // Threads that spin while they wait would take the cores of the engines beside them.
     options.environment.emplace("GOMP_SPINCOUNT", "0");
     options.working_directory = engine.working_directory;

@@ -69,6 +69,7 @@ Status LoaderRuns::spawn(const LoaderLaunch& launch) {
         launch.device.value.starts_with("host-") ? "" : launch.device.value;
     BERTH_TRY(make_directories(paths_.state_dir + "/engines", 0750));
     options.log_path = paths_.state_dir + "/engines/berth-loader.log";
+    options.ends_with_parent = true;
     options.inherit_fds = {{ends.second.get(), 3}};
     for (size_t i = 0; i < launch.sources.size(); ++i)
         options.inherit_fds.emplace_back(launch.sources[i], 4 + static_cast<int>(i));
@@ -224,8 +225,7 @@ void LoaderRuns::ended(node::LoadId id) {
     auto found = runs_.find(id);
     if (found == runs_.end())
         return;
-    found->second.wait_status =
-        found->second.process.try_wait().value_or(1 << 8); // unknown is no success
+    found->second.wait_status = found->second.process.try_wait().value_or(kUnknownWaitStatus);
     found->second.ended = true;
     finish_if_done(id);
 }

@@ -39,8 +39,8 @@ LoaderLaunch checkpoint_launch(const node::StartLoad& load,
                                const protocol::Environment& environment);
 
 // The runs of berth-loader: one process a load, at the other end of a socket pair. What it says
-// becomes events; its exit always does, as the last one. A loader that outlives berthd finds its
-// socket closed and ends. Thread rule: the io_context's one thread.
+// becomes events; its exit always does, as the last one. A loader ends with its berthd. Thread
+// rule: the io_context's one thread.
 class LoaderRuns {
   public:
     using Sink = std::function<void(node::Event)>;

@@ -12,8 +12,8 @@ namespace berth {
 // A Prometheus histogram of seconds, from 50 µs to 100 s.
 class Histogram {
   public:
-    static constexpr std::array<double, 14> kBounds = {5e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2,
-                                                       0.1,  0.3,  1,    3,    10,   30,   100};
+    static constexpr std::array<double, 15> kBounds = {
+        5e-5, 1e-4, 3e-4, 1e-3, 3e-3, 5e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3, 10, 30, 100};
     void observe(double seconds) {
         for (size_t i = 0; i < kBounds.size(); ++i)
             if (seconds <= kBounds[i])
@@ -40,6 +40,8 @@ struct NodeMetrics {
     std::map<std::string, uint64_t> canaries;      // "met", "mismatch"
     std::map<std::string, uint64_t> weight_loads;  // by where their bytes came from
     uint64_t sets_published = 0;
+    Histogram loop_lag;          // how long what is ready waits for the decision thread
+    double loop_lag_max = 0;     // since the start
     double recovery_seconds = 0; // from the start of main to ready
 };
 

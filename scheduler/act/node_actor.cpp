@@ -9,6 +9,10 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <set>
+#include <string_view>
 
 namespace berth {
 
@@ -18,16 +22,7 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
               KeeperStart{context.paths.runtime_dir, context.paths.state_dir + "/berth-keeper.log",
                           context.paths.program_dir + "/berth-keeper"},
               std::move(context.systemd_store), [this] { refill(); }),
-      processes_(context.io,
-                 [this](ProcessTable::Ended ended) {
-                     node::ProcessExited event;
-                     event.instance = ended.instance;
-                     event.process = ended.process;
-                     event.clean = ended.clean;
-                     event.description = ended.description;
-                     event.log_path = context_.paths.engine_log(ended.instance);
-                     context_.post(std::move(event));
-                 }),
+      processes_(context.io, process_observer()),
       loaders_(context.io, context.paths,
                [this](node::Event event) {
                    if (const auto* progress = std::get_if<node::LoadProgress>(&event))
@@ -36,9 +31,64 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
                }),
       tiers_(context, loaders_, workers_),
       timers_(context.io, [this](node::TimerId id) { context_.post(node::DeadlineExpired{id}); }),
+      wall_clock_(context.io, [this](node::WallClockTold told) { context_.post(told); }),
       attach_(context, workers_), publish_(context, attach_),
       engines_(context, attach_, publish_, processes_, std::move(policy)) {
     context.loop = &loop_;
+}
+
+ProcessTable::Observer NodeActor::process_observer() {
+    ProcessTable::Observer observer;
+    observer.ended = [this](ProcessTable::Ended ended) {
+        node::ProcessExited event;
+        event.instance = ended.instance;
+        event.process = ended.process;
+        event.clean = ended.clean;
+        event.description = ended.description;
+        event.log_path = context_.paths.engine_log(ended.instance);
+        context_.post(std::move(event));
+    };
+    observer.leader_ended = [this](ProcessTable::Ended ended, std::string left) {
+        context_.post(
+            node::LeaderExited{ended.instance, ended.process, ended.description, std::move(left)});
+    };
+    observer.moved = [this](const node::InstanceName& instance, const node::ProcessRef& process,
+                            bool stopped) {
+        if (stopped)
+            context_.post(node::ProcessStopped{instance, process});
+        else
+            context_.post(node::ProcessContinued{instance, process});
+    };
+    observer.kill_refused = [this](const node::InstanceName& instance,
+                                   const node::ProcessRef& process, std::string why) {
+        context_.post(node::KillRefused{instance, process, std::move(why)});
+    };
+    observer.care = [this](const node::InstanceName& instance) { return care_of(instance); };
+    return observer;
+}
+
+// Its own environment says whether it is a client of MPS, else ours, which it was started with.
+ProcessTable::Care NodeActor::care_of(const node::InstanceName& instance) const {
+    static constexpr const char* kPipe = "CUDA_MPS_PIPE_DIRECTORY";
+    ProcessTable::Care care;
+    const char* ours = std::getenv(kPipe);
+    care.mps_pipe_directory = ours != nullptr ? ours : "";
+    const auto& instances = context_.state().instances;
+    const auto found = instances.find(instance);
+    if (found == instances.end())
+        return care;
+    const node::Instance& i = found->second;
+    care.token_sha256 = i.token_sha256;
+    const auto& environment = i.spec.engine.environment;
+    if (auto its = environment.find(kPipe); its != environment.end())
+        care.mps_pipe_directory = its->second;
+    for (const node::DeviceId& device : i.devices)
+        if (auto known = context_.environments.find(device);
+            known != context_.environments.end() && known->second.device_kind == "cuda")
+            care.gpus.push_back(device.value);
+    if (!care.gpus.empty())
+        care.nvml = context_.nvml;
+    return care;
 }
 
 NodeActor::~NodeActor() {
@@ -48,6 +98,8 @@ NodeActor::~NodeActor() {
 void NodeActor::stop() {
     engines_.stop();
     timers_.clear();
+    wall_clock_.stop();
+    processes_.stop();
     workers_.stop();
 }
 
@@ -76,6 +128,8 @@ std::optional<StoreWrite> NodeActor::record_of(const node::Action& action) {
         return to_record(persist->set);
     if (const auto* keep = std::get_if<node::KeepWeights>(&action))
         return to_record(keep->set);
+    if (const auto* persist = std::get_if<node::PersistDevice>(&action))
+        return cordon_record(persist->device);
     if (const auto* persist = std::get_if<node::PersistOperation>(&action))
         return to_record(context_.operations.for_record(persist->operation));
     if (const auto* emit = std::get_if<node::EmitEvent>(&action)) {
@@ -87,11 +141,39 @@ std::optional<StoreWrite> NodeActor::record_of(const node::Action& action) {
     return std::nullopt;
 }
 
+namespace {
+
+constexpr size_t kDecisionsHardMax = 2'000;
+
+std::string_view object_of(const DecisionRecord& record) {
+    constexpr std::string_view kField = "\"object\":\"";
+    const size_t at = record.document.find(kField);
+    if (at == std::string::npos)
+        return {};
+    const std::string_view text = std::string_view(record.document).substr(at + kField.size());
+    return text.substr(0, text.find('"'));
+}
+
+// The oldest goes, but the newest about an object stays longer: `berth explain` tells it of one
+// that has stood still while much was decided about others.
+void trim(std::deque<DecisionRecord>& kept) {
+    if (kept.size() <= NodeContext::kDecisionsMax)
+        return;
+    std::set<std::string_view> newer;
+    auto goes = kept.size() > kDecisionsHardMax ? kept.begin() : kept.end();
+    for (auto one = kept.end(); one != kept.begin() && kept.size() <= kDecisionsHardMax;)
+        if (!newer.insert(object_of(*--one)).second)
+            goes = one;
+    if (goes != kept.end())
+        kept.erase(goes);
+}
+
+} // namespace
+
 DecisionRecord NodeActor::remember(const node::Decision& decision) {
     DecisionRecord record = to_record(decision, "d-" + random_hex(6));
     context_.decisions.push_back(record);
-    if (context_.decisions.size() > NodeContext::kDecisionsMax)
-        context_.decisions.pop_front();
+    trim(context_.decisions);
     return record;
 }
 
@@ -128,6 +210,7 @@ struct NodeActor::ByKind {
     }
     void operator()(const node::KeepWeights& keep) const { actor.keep_weights(keep); }
     void operator()(const node::DropWeights& drop) const { actor.drop_weights(drop); }
+    void operator()(const node::TidyImages& tidy) const { actor.tiers_.tidy(tidy); }
     void operator()(const node::LoadFinished& finished) const {
         actor.attach_.load_finished(finished);
     }
@@ -135,6 +218,10 @@ struct NodeActor::ByKind {
     void operator()(const node::TerminateProcess& to) const {
         actor.signal(to.instance, to.process, SIGTERM);
     }
+    void operator()(const node::ContinueProcess& to) const {
+        actor.signal(to.instance, to.process, SIGCONT);
+    }
+    void operator()(const node::InspectProcess& to) const { actor.inspect(to); }
     void operator()(const node::StopProcess& to) const {
         actor.signal(to.instance, to.process, SIGSTOP);
     }
@@ -150,6 +237,7 @@ struct NodeActor::ByKind {
         actor.context_.gates.release(forget.instance);
     }
     void operator()(const node::PersistWeights& persist) const { actor.persist_pin(persist.set); }
+    void operator()(const node::PersistDevice&) const {}
     void operator()(const node::PersistOperation&) const {}
     void operator()(const node::OperationDone& done) const { actor.operation_done(done.operation); }
     void operator()(const node::EmitEvent&) const {}
@@ -171,7 +259,7 @@ void NodeActor::start_process(const node::StartProcess& start, const Status& rec
         failed(recorded.error());
         return;
     }
-    auto device = context_.environments.find(start.device);
+    auto device = context_.environments.find(start.devices.front());
     bool on_gpu = device != context_.environments.end() && device->second.device_kind == "cuda";
     auto options = engine_launch(start, context_.paths, token, on_gpu);
     if (!options) {
@@ -188,20 +276,32 @@ void NodeActor::start_process(const node::StartProcess& start, const Status& rec
         return;
     }
     log::info("started instance={} pid={} device={} command={}", start.instance.value, process->pid,
-              start.device.value, options->command.front());
+              options->environment["BERTH_DEVICE"], options->command.front());
     context_.post(node::ProcessStarted{start.instance, *process, sha256_hex(token)});
 }
 
 void NodeActor::signal(const node::InstanceName& instance, const node::ProcessRef& process,
                        int number) {
-    if (auto sent = processes_.signal(instance, process, number); !sent) {
+    if (auto sent = processes_.signal(instance, process, number); !sent)
         log::info("signal {} to instance={} pid={}: {}, ignoring", number, instance.value,
                   process.pid, sent.error().message);
-        return;
-    }
-    // A stopped process cannot act on SIGTERM.
-    if (number == SIGTERM)
-        (void)processes_.signal(instance, process, SIGCONT);
+}
+
+void NodeActor::inspect(const node::InspectProcess& asked) {
+    TreeQuery query{{asked.process.pid, asked.process.start_ticks},
+                    true,
+                    {},
+                    care_of(asked.instance).token_sha256};
+    workers_.run(
+        [query = std::move(query)] {
+            std::vector<int> pids;
+            for (const TreeMember& one : find_tree(query))
+                pids.push_back(one.id.pid);
+            return waits_in(pids);
+        },
+        [this, asked](std::string words) {
+            context_.post(node::ProcessInspected{asked.instance, asked.process, std::move(words)});
+        });
 }
 
 void NodeActor::operation_done(const node::Operation& operation) {
@@ -233,13 +333,15 @@ void NodeActor::confirm_bytes(const node::ConfirmBytes& confirm) {
             found != context_.state().instances.end())
             request.overhead_bytes = found->second.overhead_bytes;
     }
-    workers_.run([request] { return confirm_grant(request); },
-                 [this, name = confirm.instance](std::optional<uint64_t> bytes) {
-                     node::BytesConfirmed event;
-                     event.instance = name;
-                     event.grant_bytes = bytes;
-                     context_.post(std::move(event));
-                 });
+    workers_.run(
+        [request] { return confirm_grant(request); },
+        [this, name = confirm.instance, process = confirm.process](std::optional<uint64_t> bytes) {
+            node::BytesConfirmed event;
+            event.instance = name;
+            event.process = process;
+            event.grant_bytes = bytes;
+            context_.post(std::move(event));
+        });
 }
 
 } // namespace berth

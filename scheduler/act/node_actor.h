@@ -10,6 +10,7 @@
 #include "scheduler/act/publish_desk.h"
 #include "scheduler/act/tier_runs.h"
 #include "scheduler/act/timers.h"
+#include "scheduler/act/wall_clock_teller.h"
 
 #include <map>
 #include <memory>
@@ -63,6 +64,9 @@ class NodeActor final : public DecisionLoop::Actor {
     void persist_pin(const node::WeightSet& set);
     void confirm_bytes(const node::ConfirmBytes& confirm);
     void signal(const node::InstanceName& instance, const node::ProcessRef& process, int number);
+    void inspect(const node::InspectProcess& asked);
+    ProcessTable::Observer process_observer();
+    ProcessTable::Care care_of(const node::InstanceName& instance) const;
     void operation_done(const node::Operation& operation);
     DecisionRecord remember(const node::Decision& decision);
     void put_set(const ResidentSet& set, KeeperLink::Then then);
@@ -74,8 +78,10 @@ class NodeActor final : public DecisionLoop::Actor {
                        Recovery& recovery);
     void adopt_images(const StoredState& stored, Recovery& recovery);
     void adopt_set(KeptEntry entry, const StoredState& stored, Recovery& recovery);
+    void forget_lost(const StoredState& stored);
     void recover_instances(const StoredState& stored, Recovery& recovery);
     void recover_operations(const StoredState& stored, Recovery& recovery);
+    void adopt_process(node::InstanceRecovered& event);
 
     NodeContext& context_;
     DecisionLoop loop_;
@@ -85,6 +91,7 @@ class NodeActor final : public DecisionLoop::Actor {
     LoaderRuns loaders_;
     TierRuns tiers_;
     Timers timers_;
+    WallClockTeller wall_clock_;
     AttachDesk attach_;
     PublishDesk publish_;
     EngineDesk engines_;

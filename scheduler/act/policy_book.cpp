@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/act/policy_book.h"
 
-#include "base/unique_fd.h"
-#include "policies/yaml.h"
+#include "base/hash.h"
 
 #include <fmt/format.h>
 
@@ -13,9 +12,16 @@ namespace berth {
 
 namespace {
 
-// "000012 /etc/berth/policies/a.yaml": sorts in the order of application.
+// "000012 /etc/berth/policies/a.yaml": sorts in the order of application. The files of one
+// application have one number.
 std::string source_of(uint64_t number, const std::string& file) {
     return fmt::format("{:06} {}", number, file);
+}
+
+uint64_t number_of(const std::string& source) {
+    uint64_t number = 0;
+    std::from_chars(source.data(), source.data() + source.size(), number);
+    return number;
 }
 
 std::string file_of(const std::string& source) {
@@ -35,17 +41,56 @@ bool covers(const policies::Documents& later, const policies::Documents& old) {
            std::ranges::all_of(old.instances, found_instance);
 }
 
+// Without those whose every document a later one says anew.
+std::vector<PolicyBook::Applied> without_covered(std::vector<PolicyBook::Applied> all) {
+    std::vector<PolicyBook::Applied> kept;
+    policies::Documents later;
+    for (auto one = all.rbegin(); one != all.rend(); ++one) {
+        if (covers(later, one->documents))
+            continue;
+        later = policies::overlay(one->documents, later);
+        kept.push_back(std::move(*one));
+    }
+    std::ranges::reverse(kept);
+    return kept;
+}
+
+bool same_source(const PolicyBook::Applied& one, const PolicyBook::Applied& other) {
+    return one.record.source == other.record.source;
+}
+
+// What is in `from` and not in `than`.
+std::vector<const PolicyBook::Applied*> missing(const std::vector<PolicyBook::Applied>& from,
+                                                const std::vector<PolicyBook::Applied>& than) {
+    std::vector<const PolicyBook::Applied*> out;
+    for (const PolicyBook::Applied& one : from)
+        if (std::ranges::none_of(than, [&](const auto& other) { return same_source(one, other); }))
+            out.push_back(&one);
+    return out;
+}
+
+Result<policies::Documents> merged(policies::Documents all,
+                                   const std::vector<PolicyBook::Applied>& applied) {
+    for (const PolicyBook::Applied& one : applied)
+        all = policies::overlay(std::move(all), one.documents);
+    BERTH_TRY(policies::check_documents(all));
+    return all;
+}
+
 } // namespace
 
-Result<policies::Documents> PolicyBook::read_files(const std::string& config_file) {
-    BERTH_ASSIGN(std::string text, read_file(config_file, policies::kYamlBytesMax));
-    BERTH_ASSIGN(policies::Documents own, policies::parse_fragment(text, config_file));
-    if (!own.node)
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("{}: no document of kind Node: berthd needs one", config_file));
-    std::vector<std::string> paths = {config_file};
-    paths.insert(paths.end(), own.node->policies.begin(), own.node->policies.end());
-    return policies::load_paths(paths);
+Result<PolicyBook::PagePtr>
+PolicyBook::page_of(policies::Documents files, std::vector<Applied> applied, uint64_t next_number) {
+    auto page = std::make_shared<Page>();
+    BERTH_ASSIGN(page->documents, merged(files, applied));
+    page->files = std::move(files);
+    page->applied = std::move(applied);
+    page->effective = policies::effective_yaml(page->documents);
+    page->tag = "\"" + sha256_hex(page->effective).substr(0, 16) + "\"";
+    for (const Applied& one : page->applied)
+        next_number = std::max(next_number, number_of(one.record.source) + 1);
+    page->next_number = next_number;
+    return PagePtr(std::move(page));
 }
 
 Result<PolicyBook> PolicyBook::open(const std::string& config_file,
@@ -53,91 +98,102 @@ Result<PolicyBook> PolicyBook::open(const std::string& config_file,
                                     std::vector<std::string>& warnings) {
     PolicyBook book;
     book.config_file_ = config_file;
-    BERTH_ASSIGN(book.files_, read_files(config_file));
-    for (const PolicyRecord& record : applied) {
-        uint64_t number = 0;
-        std::from_chars(record.source.data(), record.source.data() + record.source.size(), number);
-        book.next_number_ = std::max(book.next_number_, number + 1);
-        auto parsed = policies::parse_fragment(record.text, file_of(record.source));
-        auto fits =
-            parsed ? book.merged(&*parsed) : Result<policies::Documents>(fail(parsed.error()));
-        if (!fits) {
-            warnings.push_back(
-                fmt::format("what was applied earlier ({}) no longer fits and is left "
-                            "out: {}",
-                            record.source, fits.error().message));
-            continue;
+    BERTH_ASSIGN(policies::Documents files, policies::load_node(config_file));
+    std::vector<Applied> kept;
+    uint64_t next_number = 1;
+    for (size_t begin = 0, end = 0; begin < applied.size(); begin = end) {
+        // One application is taken or left as a whole: its files may name each other's documents.
+        const uint64_t number = number_of(applied[begin].source);
+        next_number = std::max(next_number, number + 1);
+        std::vector<Applied> all = kept;
+        Status read;
+        for (end = begin; end < applied.size() && number_of(applied[end].source) == number; ++end) {
+            auto parsed = policies::parse_fragment(applied[end].text, file_of(applied[end].source));
+            if (parsed)
+                all.push_back({applied[end], std::move(*parsed)});
+            else
+                read = fail(parsed.error());
         }
-        book.applied_.push_back({record, std::move(*parsed)});
+        auto fits = read ? merged(files, all) : Result<policies::Documents>(fail(read.error()));
+        if (fits)
+            kept = std::move(all);
+        else
+            warnings.push_back(
+                fmt::format("what was applied earlier ({}) no longer fits and is left out: {}",
+                            applied[begin].source, fits.error().message));
     }
-    BERTH_ASSIGN(book.documents_, book.merged());
+    BERTH_ASSIGN(book.now_, page_of(std::move(files), std::move(kept), next_number));
     return book;
 }
 
-Result<policies::Documents> PolicyBook::merged(const policies::Documents* last) const {
-    policies::Documents all = files_;
-    for (const Applied& one : applied_)
-        all = policies::overlay(std::move(all), one.documents);
-    if (last != nullptr)
-        all = policies::overlay(std::move(all), *last);
-    BERTH_TRY(policies::check_documents(all));
-    return all;
+Result<PolicyBook::Change> PolicyBook::prepare_reload() const {
+    Change change;
+    change.of_files = true;
+    change.before = now_;
+    BERTH_ASSIGN(policies::Documents files, policies::load_node(config_file_));
+    BERTH_ASSIGN(change.after, page_of(std::move(files), now_->applied, now_->next_number));
+    return change;
 }
 
-Status PolicyBook::reload() {
-    BERTH_ASSIGN(policies::Documents files, read_files(config_file_));
-    std::swap(files_, files);
-    auto all = merged();
-    if (!all) {
-        std::swap(files_, files);
-        return fail(all.error());
+std::vector<std::string> PolicyBook::hidden() const {
+    std::vector<std::string> names;
+    if (now_->files.policy && !(now_->files.policy == now_->documents.policy))
+        names.emplace_back("ColocationPolicy");
+    for (const policies::ModelSpec& one : now_->files.models)
+        if (!(*now_->documents.find_model(one.name) == one))
+            names.push_back("Model/" + one.name);
+    for (const policies::InstanceSpec& one : now_->files.instances)
+        if (!(*now_->documents.find_instance(one.name) == one))
+            names.push_back("Instance/" + one.name);
+    return names;
+}
+
+Result<PolicyBook::Change> PolicyBook::change_to(std::vector<Applied> applied) const {
+    Change change;
+    change.before = now_;
+    BERTH_ASSIGN(change.after,
+                 page_of(now_->files, without_covered(std::move(applied)), now_->next_number));
+    for (const Applied* gone : missing(now_->applied, change.after->applied)) {
+        change.writes.emplace_back(ForgetPolicy{gone->record.source});
+        change.undo.emplace_back(gone->record);
     }
-    documents_ = std::move(*all);
-    return {};
+    for (const Applied* fresh : missing(change.after->applied, now_->applied)) {
+        change.writes.emplace_back(fresh->record);
+        change.undo.emplace_back(ForgetPolicy{fresh->record.source});
+    }
+    return change;
 }
 
-Result<policies::Documents> PolicyBook::preview(const std::string& text,
-                                                const std::string& file) const {
-    BERTH_ASSIGN(policies::Documents update, policies::parse_fragment(text, file));
+Result<PolicyBook::Change>
+PolicyBook::prepare(const std::vector<policies::SourceText>& texts) const {
+    BERTH_ASSIGN(const policies::Documents update, policies::parse_together(texts));
     if (update.node)
         return fail(ErrorCode::kInvalidArgument,
                     fmt::format("{}: a Node document is read from the configuration file alone; "
                                 "change {} and restart berthd",
-                                file, config_file_));
-    return merged(&update);
-}
-
-Result<std::vector<StoreWrite>> PolicyBook::apply(const std::string& text,
-                                                  const std::string& file) {
-    BERTH_ASSIGN(policies::Documents all, preview(text, file));
-    BERTH_ASSIGN(policies::Documents update, policies::parse_fragment(text, file));
-    std::vector<StoreWrite> writes;
-    std::erase_if(applied_, [&](const Applied& old) {
-        if (!covers(update, old.documents))
-            return false;
-        writes.emplace_back(ForgetPolicy{old.record.source});
-        return true;
-    });
-    PolicyRecord record{source_of(next_number_++, file), text};
-    writes.emplace_back(record);
-    applied_.push_back({std::move(record), std::move(update)});
-    documents_ = std::move(all);
-    return writes;
-}
-
-Result<std::vector<StoreWrite>> PolicyBook::forget_applied() {
-    std::vector<StoreWrite> writes;
-    for (const Applied& one : applied_)
-        writes.emplace_back(ForgetPolicy{one.record.source});
-    std::vector<Applied> before = std::move(applied_);
-    applied_.clear();
-    auto all = merged();
-    if (!all) {
-        applied_ = std::move(before);
-        return fail(all.error());
+                                update.node->origin.text(), config_file_),
+                    "InvalidDocument");
+    std::vector<Applied> all = now_->applied;
+    for (const policies::SourceText& one : texts) {
+        BERTH_ASSIGN(policies::Documents part, policies::parse_fragment(one.text, one.file));
+        all.push_back({{source_of(now_->next_number, one.file), one.text}, std::move(part)});
     }
-    documents_ = std::move(*all);
-    return writes;
+    return change_to(std::move(all));
+}
+
+Result<PolicyBook::Change> PolicyBook::prepare_files_alone() const {
+    return change_to({});
+}
+
+Status PolicyBook::commit(const Change& change) {
+    if (change.before == now_) {
+        now_ = change.after;
+        return {};
+    }
+    const Page& files = change.of_files ? *change.after : *now_;
+    const Page& applied = change.of_files ? *now_ : *change.after;
+    BERTH_ASSIGN(now_, page_of(files.files, applied.applied, applied.next_number));
+    return {};
 }
 
 } // namespace berth

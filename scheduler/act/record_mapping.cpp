@@ -33,6 +33,34 @@ Result<json::value> parse_or_empty(const std::string& text, std::string_view wha
     return json::parse(text, what);
 }
 
+// Steady time does not survive a process: it is kept as wall-clock time, and read back as an age.
+int64_t wall_ms(node::TimePoint at) {
+    const auto age = std::chrono::steady_clock::now() - at;
+    return wall_clock_ms() - std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
+}
+
+json::array wall_ms(const std::vector<node::TimePoint>& times) {
+    json::array written;
+    for (node::TimePoint at : times)
+        written.emplace_back(wall_ms(at));
+    return written;
+}
+
+node::TimePoint steady_from(int64_t wall_time_ms) {
+    const int64_t age = std::max<int64_t>(0, wall_clock_ms() - wall_time_ms);
+    return std::chrono::steady_clock::now() - std::chrono::milliseconds(age);
+}
+
+std::vector<node::DeviceId> devices_from(const std::string& text) {
+    std::vector<node::DeviceId> devices;
+    for (size_t begin = 0; begin < text.size();) {
+        const size_t end = std::min(text.find(',', begin), text.size());
+        devices.emplace_back(text.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    return devices;
+}
+
 json::object spec_json(const policies::InstanceSpec& spec) {
     json::array command;
     for (const std::string& word : spec.engine.command)
@@ -51,7 +79,8 @@ InstanceRecord to_record(const node::Instance& instance, uint32_t gate_slot) {
     row.spec = json::serialize(spec_json(instance.spec));
     row.state = to_string(instance.state);
     row.desired = to_string(instance.desired);
-    row.device = instance.device ? instance.device->value : "";
+    for (const node::DeviceId& device : instance.devices)
+        row.device += (row.device.empty() ? "" : ",") + device.value;
     row.pid = instance.process.pid;
     row.start_ticks = static_cast<int64_t>(instance.process.start_ticks);
     row.token_hash = instance.token_sha256;
@@ -66,10 +95,16 @@ InstanceRecord to_record(const node::Instance& instance, uint32_t gate_slot) {
         {"heldBy", node::to_string(instance.held_by)},
         {"processDigest", instance.process_digest},
         {"grantBytesResume", instance.grant_bytes_resume},
+        {"grantBytesNext", instance.grant_bytes_next},
+        {"shrunkBy", node::to_string(instance.shrunk_by)},
+        {"cameFrom", node::to_string(instance.came_from)},
         {"overheadBytes", instance.overhead_bytes},
         {"hostBytes", instance.host_bytes},
         {"starts", instance.starts},
         {"gateSlot", gate_slot},
+        {"onHold", instance.on_hold},
+        {"waitingSinceMs", wall_ms(instance.waiting_since)},
+        {"disruptionsMs", wall_ms(instance.disruptions)},
     });
     return row;
 }
@@ -85,17 +120,30 @@ Result<RecoveredInstance> instance_from(const InstanceRecord& record) {
     BERTH_ASSIGN(event.held_by, node::held_by_from(reader.string("heldBy", "")));
     event.process_digest = reader.string("processDigest", "");
     event.grant_bytes_resume = reader.unsigned_integer("grantBytesResume", 0);
+    event.grant_bytes_next = reader.unsigned_integer("grantBytesNext", 0);
+    BERTH_ASSIGN(event.shrunk_by, node::held_by_from(reader.string("shrunkBy", "")));
+    if (const std::string from = reader.string("cameFrom", ""); !from.empty()) {
+        BERTH_ASSIGN(event.came_from, node::instance_state_from(from));
+    }
     event.overhead_bytes = reader.unsigned_integer("overheadBytes", 0);
     event.host_bytes = reader.unsigned_integer("hostBytes", 0);
     event.starts = reader.unsigned_integer("starts", 0);
     recovered.gate_slot = static_cast<uint32_t>(reader.unsigned_integer("gateSlot", 0));
+    event.on_hold = reader.boolean("onHold", false);
+    if (const int64_t since = reader.integer("waitingSinceMs", 0); since > 0)
+        event.waiting_since = steady_from(since);
+    if (const json::value* times = extra.get_object().if_contains("disruptionsMs");
+        times != nullptr && times->is_array())
+        for (const json::value& at : times->get_array())
+            if (at.is_int64())
+                event.disruptions.push_back(steady_from(at.get_int64()));
     BERTH_TRY(reader.finish());
     BERTH_ASSIGN(event.state, node::instance_state_from(record.state));
     BERTH_ASSIGN(event.desired, node::desired_from(record.desired));
     event.name = node::InstanceName(record.name);
     event.reason = record.reason;
     event.message = record.message;
-    event.device = node::DeviceId(record.device);
+    event.devices = devices_from(record.device);
     event.weights = node::WeightSetId(record.weight_set);
     event.process = {static_cast<int>(record.pid), static_cast<uint64_t>(record.start_ticks)};
     event.token_sha256 = record.token_hash;
@@ -126,6 +174,7 @@ OperationRecord to_record(const OperationEntry& entry) {
         {"reached", policies::to_string(operation.reached)},
         {"cause", operation.cause},
         {"dryRun", operation.dry_run},
+        {"drop", operation.drop},
         {"message", operation.message},
     });
     return row;
@@ -147,6 +196,7 @@ Result<OperationEntry> operation_from(const OperationRecord& record) {
     operation.object = reader.string("object", "");
     operation.cause = reader.string("cause", "");
     operation.dry_run = reader.boolean("dryRun", false);
+    operation.drop = reader.boolean("drop", false);
     operation.message = reader.string("message", "");
     BERTH_TRY(reader.finish());
     operation.state = record.state == "Running"     ? node::OperationState::kRunning
@@ -166,6 +216,18 @@ Result<OperationEntry> operation_from(const OperationRecord& record) {
     entry.started_ms = record.started_ms;
     entry.ended_ms = record.ended_ms;
     return entry;
+}
+
+MetaRecord cordon_record(const node::Device& device) {
+    return MetaRecord{"cordon/" + device.id.value,
+                      device.cordoned ? "cordoned: " + device.cordon_reason : ""};
+}
+
+void take_cordon(node::DeviceSeen& device, const MetaRecord& record) {
+    if (record.key != "cordon/" + device.id.value || record.value.empty())
+        return;
+    device.cordoned = true;
+    device.cordon_reason = record.value.substr(std::string_view("cordoned: ").size());
 }
 
 PlacementRecord to_record(const node::WeightSet& set) {

@@ -23,6 +23,10 @@ Result<RecoveredInstance> instance_from(const InstanceRecord& record);
 OperationRecord to_record(const OperationEntry& entry);
 Result<OperationEntry> operation_from(const OperationRecord& record);
 
+// A device's cordon, and what such a record says of a device that is found at start.
+MetaRecord cordon_record(const node::Device& device);
+void take_cordon(node::DeviceSeen& device, const MetaRecord& record);
+
 PlacementRecord to_record(const node::WeightSet& set);
 // Fingerprint, id, device and bytes are the keeper's word; the rest is the record's.
 node::WeightsAdopted adopted_from(const PlacementRecord& record);

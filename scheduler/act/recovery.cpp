@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine_shim/protocol/published.h"
 #include "scheduler/act/deep_hash.h"
+#include "scheduler/act/find_process.h"
 #include "scheduler/act/record_mapping.h"
 
 #include <fmt/format.h>
@@ -17,8 +18,12 @@ namespace berth {
 Result<Recovery> NodeActor::recover(const std::vector<node::DeviceSeen>& devices,
                                     StoredState stored) {
     Recovery recovery;
-    for (const node::DeviceSeen& device : devices)
-        context_.post(device);
+    wall_clock_.start();
+    for (node::DeviceSeen device : devices) {
+        for (const MetaRecord& record : stored.meta)
+            take_cordon(device, record);
+        context_.post(std::move(device));
+    }
     BERTH_ASSIGN(std::vector<KeptEntry> entries, keeper_.start());
     adopt_entries(std::move(entries), stored, recovery);
     adopt_images(stored, recovery);
@@ -31,6 +36,7 @@ Result<Recovery> NodeActor::recover(const std::vector<node::DeviceSeen>& devices
         BERTH_TRY(context_.gates.open(device.id, UniqueFd()));
         put_gate(device.id);
     }
+    forget_lost(stored);
     recover_instances(stored, recovery);
     recover_operations(stored, recovery);
     return recovery;
@@ -97,9 +103,24 @@ void NodeActor::adopt_set(KeptEntry entry, const StoredState& stored, Recovery& 
 }
 
 void NodeActor::adopt_images(const StoredState& stored, Recovery& recovery) {
-    for (node::WeightsAdopted& image : find_images(stored)) {
+    FoundImages found = find_images(stored);
+    for (node::WeightsAdopted& image : found.whole) {
         ++recovery.copies;
         context_.post(std::move(image));
+    }
+    for (std::string& file : found.unseen)
+        tiers_.leave_alone(std::move(file));
+}
+
+// Placements that lead nowhere: their sets went with the one who was about to say so. Those on a
+// device that is not configured now are with the keeper, and those of files may come back.
+void NodeActor::forget_lost(const StoredState& stored) {
+    for (const PlacementRecord& record : stored.placements) {
+        const node::DeviceId device(record.device);
+        const bool here = device == node::kHostTier || context_.environments.contains(device);
+        if (here &&
+            context_.catalogue_of(record.device).find(record.weight_set, record.device) == nullptr)
+            loop_.record(ForgetPlacement{record.weight_set, record.device});
     }
 }
 
@@ -111,14 +132,31 @@ void NodeActor::recover_instances(const StoredState& stored, Recovery& recovery)
             continue;
         }
         node::InstanceRecovered& event = recovered->event;
-        if (event.process.pid != 0)
-            event.alive = processes_.adopt(event.name, event.process).has_value();
-        if (!event.device.empty())
-            context_.gates.restore(event.name, event.device, recovered->gate_slot);
+        // Its start was on record; whether it was started before the one who was to had died, its
+        // token tells. A process that nobody started is not waited for.
+        if (event.process.pid == 0 && event.state == node::InstanceState::kStarting) {
+            if (auto found = find_process_by_token(event.token_sha256))
+                event.process = {found->pid, found->start_ticks};
+            else if (!has_unborn_sibling())
+                event.state = node::InstanceState::kPending;
+        }
+        adopt_process(event);
+        if (!event.devices.empty())
+            context_.gates.restore(event.name, event.devices.front(), recovered->gate_slot);
         ++recovery.instances;
         recovery.instances_alive += event.alive ? 1 : 0;
         context_.post(std::move(event));
     }
+}
+
+// The record's process; or what it has left behind, which is ended.
+void NodeActor::adopt_process(node::InstanceRecovered& event) {
+    if (event.process.pid == 0)
+        return;
+    event.alive = processes_.adopt(event.name, event.process).has_value();
+    if (event.alive || event.token_sha256.empty())
+        return;
+    event.alive = processes_.adopt_rest(event.name, event.process, event.token_sha256).has_value();
 }
 
 void NodeActor::recover_operations(const StoredState& stored, Recovery& recovery) {

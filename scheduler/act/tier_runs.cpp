@@ -22,7 +22,6 @@ namespace {
 
 constexpr uint64_t kKeptFreeBytes = 256ULL << 20; // on the disk, beside an image
 constexpr int kFirstSourceFd = 4;
-constexpr int kUnknownStatus = 1 << 8; // as exit code 1
 
 // Host memory of a tier is a host device's; its number says nothing.
 std::string device_word(const node::DeviceId& device) {
@@ -134,11 +133,8 @@ void TierRuns::come_up(const node::StartLoad& load) {
 }
 
 void TierRuns::copy(const node::StartCopy& copy) {
-    if (copy.to == node::kImageTier) {
-        if (auto begun = write_image(copy); !begun)
-            not_run(copy.load, begun.error());
-        return;
-    }
+    if (copy.to == node::kImageTier)
+        return prepare_image(copy);
     const ResidentSet* set = find(copy.set, copy.source);
     if (set == nullptr)
         return not_run(copy.load, Error{ErrorCode::kNotFound,
@@ -157,17 +153,47 @@ void TierRuns::copy(const node::StartCopy& copy) {
     loaders_.start(std::move(launch));
 }
 
+// The folder first: it is there, nothing is left in it of writers before, and it has the room.
+void TierRuns::prepare_image(const node::StartCopy& copy) {
+    struct Prepared {
+        Status status;
+        Tidied tidied;
+    };
+    const ResidentSet* set = find(copy.set, copy.source);
+    looking_.insert(copy.load);
+    workers_.run(
+        [folder = folder_, path = std::filesystem::path(copy.file).parent_path().string(),
+         kept = kept_images(copy.load), bytes = set != nullptr ? set->bytes() : 0] {
+            Prepared prepared;
+            prepared.status = make_directories(path, 0750);
+            if (!prepared.status)
+                return prepared;
+            prepared.tidied = folder->tidy(path, kept);
+            prepared.status = enough_space(path, bytes);
+            return prepared;
+        },
+        [this, copy](const Prepared& prepared) {
+            report(prepared.tidied);
+            if (looking_.erase(copy.load) == 0)
+                return not_run(copy.load, Error{ErrorCode::kUnavailable, "ended before it began",
+                                                "LoadEnded", 0});
+            Status begun = prepared.status;
+            if (begun)
+                begun = write_image(copy);
+            if (!begun)
+                not_run(copy.load, begun.error());
+        });
+}
+
 Status TierRuns::write_image(const node::StartCopy& copy) {
     const ResidentSet* set = find(copy.set, copy.source);
     if (set == nullptr)
         return fail(ErrorCode::kNotFound,
                     fmt::format("weight set {} is gone from {}", copy.set.value, copy.source.value),
                     "CopyFailed");
-    const std::string folder = std::filesystem::path(copy.file).parent_path().string();
-    BERTH_TRY(make_directories(folder, 0750));
-    BERTH_TRY(enough_space(folder, set->bytes()));
     std::vector<int> sources = set->descriptors();
     SpawnOptions options;
+    options.ends_with_parent = true;
     options.command = {context_.paths.program_dir + "/berth-loader",
                        "--write-image",
                        copy.file, // which appears once it is whole and on the disk
@@ -191,6 +217,7 @@ Status TierRuns::write_image(const node::StartCopy& copy) {
     ImageRun& run = images_[copy.load];
     run.process = std::move(process);
     run.watch = std::move(watch);
+    run.set = copy.set;
     run.file = copy.file;
     run.bytes = set->bytes();
     return {};
@@ -200,8 +227,7 @@ void TierRuns::image_ended(node::LoadId id) {
     auto found = images_.find(id);
     if (found == images_.end())
         return;
-    // What is not known is no success.
-    const int status = found->second.process.try_wait().value_or(kUnknownStatus);
+    const int status = found->second.process.try_wait().value_or(kUnknownWaitStatus);
     const std::string how = describe_exit(status);
     const ImageRun ended = std::move(found->second);
     images_.erase(found);
@@ -215,6 +241,9 @@ void TierRuns::image_ended(node::LoadId id) {
                                   how, ended.file, context_.paths.state_dir),
                       "ImageFailed", 0}});
     context_.post(node::LoaderExited{id, how});
+    // Whatever became of it: what nobody knows of does not stay.
+    if (node::find_set(context_.state(), ended.set, node::kImageTier) == nullptr)
+        tidy({std::filesystem::path(ended.file).parent_path().string()});
 }
 
 void TierRuns::kill(node::LoadId id) {
@@ -223,7 +252,8 @@ void TierRuns::kill(node::LoadId id) {
         (void)found->second.process.signal_group(SIGKILL);
 }
 
-void TierRuns::remove_image(const node::DropWeights& drop, std::function<void()> then) {
+void TierRuns::remove_image(const node::DropWeights& drop,
+                            std::function<void(const Status&)> then) {
     const node::WeightSet* copy = node::find_set(context_.state(), drop.set, drop.device);
     workers_.run(
         [file = copy != nullptr ? copy->file : std::string()]() -> Status {
@@ -231,31 +261,62 @@ void TierRuns::remove_image(const node::DropWeights& drop, std::function<void()>
                 return fail_errno("removing " + file);
             return {};
         },
-        [then = std::move(then)](const Status& removed) {
-            if (!removed)
-                log::error("{}: it stays, and is no longer used", removed.error().message);
-            then();
-        });
+        [then = std::move(then)](const Status& removed) { then(removed); });
 }
 
-std::vector<node::WeightsAdopted> find_images(const StoredState& stored) {
-    std::vector<node::WeightsAdopted> images;
+std::set<std::string> TierRuns::kept_images(node::LoadId but) const {
+    std::set<std::string> kept = node::image_files(context_.state(), but);
+    kept.insert(left_alone_.begin(), left_alone_.end());
+    return kept;
+}
+
+void TierRuns::tidy(const node::TidyImages& tidy) {
+    workers_.run([folder = folder_, path = tidy.folder,
+                  kept = kept_images()] { return folder->tidy(path, kept); },
+                 [this, path = tidy.folder](const Tidied& tidied) {
+                     report(tidied);
+                     if (!tidied.refused.empty())
+                         log::warn("{}: {}; what earlier writers of images may have left there "
+                                   "stays, going on",
+                                   path, tidied.refused);
+                 });
+}
+
+void TierRuns::report(const Tidied& tidied) {
+    for (const std::string& path : tidied.removed) {
+        const std::string name = std::filesystem::path(path).filename().string();
+        context_.note(true, "weights/" + name.substr(0, node::kSetIdDigits), "ImageRemoved",
+                      path + " was left by a writer of images and is in no record: removed");
+    }
+    for (const std::string& left : tidied.left)
+        log::warn("{}: it has an image's name and is in no record, left alone", left);
+}
+
+FoundImages find_images(const StoredState& stored) {
+    FoundImages found;
     for (const PlacementRecord& record : stored.placements) {
         if (record.device != node::kImageTier.value)
             continue;
         node::WeightsAdopted image = adopted_from(record);
         image.device = node::kImageTier;
         auto opened = open_image(image.file);
-        if (!opened)
-            log::warn("the image of weight set {} is ignored: {}", record.weight_set,
-                      opened.error().message);
-        else if (opened->fingerprint != image.fingerprint)
+        if (opened && opened->fingerprint == image.fingerprint) {
+            found.whole.push_back(std::move(image));
+            continue;
+        }
+        if (opened) {
             log::warn("{} is the image of {}, not of weight set {}: ignored", image.file,
                       opened->fingerprint.substr(0, 16), record.weight_set);
-        else
-            images.push_back(std::move(image));
+            continue;
+        }
+        log::warn("the image of weight set {} is ignored: {}", record.weight_set,
+                  opened.error().message);
+        // A broken one is of no use; of one that is out of reach nothing is known.
+        if (opened.error().code != ErrorCode::kCorrupt &&
+            opened.error().code != ErrorCode::kMismatch)
+            found.unseen.push_back(image.file);
     }
-    return images;
+    return found;
 }
 
 } // namespace berth

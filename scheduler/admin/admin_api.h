@@ -4,8 +4,10 @@
 #include "base/http/router.h"
 #include "scheduler/act/node_actor.h"
 #include "scheduler/act/policy_book.h"
-#include "scheduler/wire/session_server.h"
+#include "scheduler/admin/access.h"
+#include "scheduler/admin/audit.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -23,12 +25,11 @@ class AdminApi {
         NodeActor& actor;
         Store& store;
         PolicyBook& policies;
-        PeerPolicy peers;
+        Access& access;
         std::string version;
-        std::string tcp_token; // of TCP peers; empty: TCP is refused
         int64_t started_ms = 0;
     };
-    explicit AdminApi(Parts parts) : parts_(std::move(parts)) {}
+    explicit AdminApi(Parts parts) : parts_(std::move(parts)), audit_(parts_.context) {}
     AdminApi(const AdminApi&) = delete;
     AdminApi& operator=(const AdminApi&) = delete;
 
@@ -36,14 +37,20 @@ class AdminApi {
     void set_ready(bool ready) { ready_ = ready; }
 
   private:
-    // Who asks is checked before any handler sees the request.
+    // Who asks is checked before any handler sees the request. A look takes the role viewer; a
+    // change names the role that it takes, and is audited.
     void get(http::Router& router, const char* path, http::Handler handler);
-    void change(http::Router& router, const char* method, const char* path, http::Handler handler);
-    Status allowed(const http::Request& request) const;
+    void change(http::Router& router, policies::Role role, const char* method, const char* path,
+                http::Handler handler);
+    // Nothing: the caller may. Else what to answer.
+    std::optional<http::Response> refused(policies::Role role, const http::Request& request);
+    boost::asio::awaitable<http::Response> audited(std::shared_ptr<const http::Handler> handler,
+                                                   http::Request request);
 
     void add_node_routes(http::Router& router);
     void add_list_routes(http::Router& router);
     void add_operation_routes(http::Router& router);
+    void add_operator_routes(http::Router& router);
     void add_weight_routes(http::Router& router);
     void add_event_routes(http::Router& router);
     void add_policy_routes(http::Router& router);
@@ -53,26 +60,41 @@ class AdminApi {
     boost::asio::awaitable<http::Response> doctor(http::Request request);
     boost::asio::awaitable<http::Response> preempt(http::Request request);
     boost::asio::awaitable<http::Response> resume(http::Request request);
+    boost::asio::awaitable<http::Response> hold(http::Request request, bool held);
+    boost::asio::awaitable<http::Response> drain(http::Request request);
+    boost::asio::awaitable<http::Response> cordon(http::Request request, bool cordoned);
+    boost::asio::awaitable<http::Response> drain_device(http::Request request);
+    boost::asio::awaitable<http::Response> plan(http::Request request);
     boost::asio::awaitable<http::Response> load(http::Request request);
     boost::asio::awaitable<void> look_for_changes(node::LoadRequested wanted);
     boost::asio::awaitable<http::Response> pin(http::Request request, bool pinned);
     boost::asio::awaitable<http::Response> evict(http::Request request);
     boost::asio::awaitable<http::Response> verify(http::Request request);
     boost::asio::awaitable<http::Response> operation(http::Request request);
+    boost::asio::awaitable<http::Response> operations(http::Request request);
     boost::asio::awaitable<void> events(http::Request request, http::StreamPtr stream);
     boost::asio::awaitable<Result<std::vector<EventRecord>>> stored_events(int64_t since);
     boost::asio::awaitable<http::Response> decisions(http::Request request);
+    boost::asio::awaitable<http::Response> decision(http::Request request);
     boost::asio::awaitable<http::Response> put_policy(http::Request request);
+    boost::asio::awaitable<http::Response> validate_policy(http::Request request);
+    boost::asio::awaitable<http::Response> diff_policy(http::Request request);
+    boost::asio::awaitable<Status> stored(std::vector<StoreWrite> writes);
 
     // Begins an operation and posts its event; the reply is 202, or 200 for a request id that is
     // known already.
     template <typename Event>
     boost::asio::awaitable<http::Response> begin(std::string request_id, Event event);
     boost::asio::awaitable<void> recorded();
+    Status recordable() const;
     http::Response operation_reply(const node::OperationId& id, int status) const;
 
     Parts parts_;
+    Audit audit_;
     bool ready_ = false;
+    class PolicyTurn; // while one lives, policy_busy_
+    bool policy_busy_ = false;
+    Signal policy_free_{parts_.context.io};
 };
 
 } // namespace berth

@@ -59,8 +59,8 @@ BytesQuestion bytes_question(const NodeContext& context) {
             question.hosts[id.value].weight_bytes = context.catalogue.bytes_on(id.value);
     }
     for (const auto& [name, instance] : context.state().instances)
-        if (instance.device && instance.process.pid != 0)
-            if (auto host = question.hosts.find(instance.device->value);
+        if (!instance.devices.empty() && instance.process.pid != 0)
+            if (auto host = question.hosts.find(instance.devices.front().value);
                 host != question.hosts.end())
                 host->second.pids.push_back(instance.process.pid);
     return question;
@@ -102,12 +102,8 @@ json::object capabilities_json(const NodeContext& context) {
                                      ? "no NVIDIA driver: " + context.nvml_absent
                                      : std::string("no GPU is configured (spec.devices)")}});
     json::array rungs;
-    for (const char* rung : {"Pause", "Offload", "Evict"})
+    for (const char* rung : {"Pause", "Shrink", "Offload", "Evict"})
         rungs.push_back(json::object{{"name", rung}, {"available", true}, {"message", ""}});
-    rungs.push_back(json::object{{"name", "Shrink"},
-                                 {"available", false},
-                                 {"message", "an engine cannot give a part of its grant back yet: "
-                                             "Offload returns all of it"}});
     json::array drivers;
     for (const char* driver : {"berth", "process"})
         drivers.push_back(json::object{{"name", driver}, {"available", true}, {"message", ""}});
@@ -118,45 +114,57 @@ json::object capabilities_json(const NodeContext& context) {
 
 } // namespace
 
-Status AdminApi::allowed(const Request& request) const {
-    if (request.credentials) {
-        if (parts_.peers.allows(*request.credentials))
-            return {};
-        return fail(ErrorCode::kPermissionDenied,
-                    fmt::format("user {} is neither root, nor user {}, nor in the node's group",
-                                request.credentials->uid, parts_.peers.own_uid),
-                    "PeerRefused");
+namespace {
+
+asio::awaitable<Response> answered(Response response) {
+    co_return response;
+}
+
+} // namespace
+
+std::optional<Response> AdminApi::refused(policies::Role role, const Request& request) {
+    Caller caller = parts_.access.identify(request);
+    Status may = parts_.access.allows(caller, role, request);
+    if (may)
+        return std::nullopt;
+    audit_.refused(parts_.access.named(caller, request), request, may.error());
+    if (caller.is_known)
+        return http::error_response(may.error());
+    Response response = http::error_response(may.error(), 401);
+    response.headers.set("WWW-Authenticate", "Bearer realm=\"berth\"");
+    return response;
+}
+
+asio::awaitable<Response> AdminApi::audited(std::shared_ptr<const http::Handler> handler,
+                                            Request request) {
+    Caller caller = parts_.access.named(parts_.access.identify(request), request);
+    Audit::Entry entry = audit_.begin(caller, request);
+    try {
+        Response response = co_await (*handler)(std::move(request));
+        audit_.done(entry, response);
+        co_return response;
+    } catch (...) {
+        audit_.broken_off(entry);
+        throw;
     }
-    const std::string* header = request.headers.find("Authorization");
-    std::string expected = "Bearer " + parts_.tcp_token;
-    bool same = header != nullptr && header->size() == expected.size();
-    unsigned difference = 0;
-    for (size_t i = 0; same && i < expected.size(); ++i)
-        difference |= static_cast<unsigned char>((*header)[i] ^ expected[i]);
-    if (!parts_.tcp_token.empty() && same && difference == 0)
-        return {};
-    return fail(ErrorCode::kPermissionDenied,
-                "send the header 'Authorization: Bearer TOKEN' with the token of the Node's "
-                "admin token file",
-                "WrongToken");
 }
 
 void AdminApi::get(http::Router& router, const char* path, http::Handler handler) {
-    change(router, "GET", path, std::move(handler));
+    router.add("GET", path, [this, handler = std::move(handler)](Request request) {
+        if (auto refusal = refused(policies::Role::kViewer, request))
+            return answered(std::move(*refusal));
+        return handler(std::move(request));
+    });
 }
 
-void AdminApi::change(http::Router& router, const char* method, const char* path,
-                      http::Handler handler) {
-    router.add(method, path,
-               [this, handler = std::move(handler)](Request request) -> asio::awaitable<Response> {
-                   if (auto may = allowed(request); !may) {
-                       Response refused = http::error_response(may.error());
-                       return [](Response response) -> asio::awaitable<Response> {
-                           co_return response;
-                       }(std::move(refused));
-                   }
-                   return handler(std::move(request));
-               });
+void AdminApi::change(http::Router& router, policies::Role role, const char* method,
+                      const char* path, http::Handler handler) {
+    auto shared = std::make_shared<const http::Handler>(std::move(handler));
+    router.add(method, path, [this, role, shared](Request request) {
+        if (auto refusal = refused(role, request))
+            return answered(std::move(*refusal));
+        return audited(shared, std::move(request));
+    });
 }
 
 http::Router AdminApi::routes() {
@@ -164,6 +172,7 @@ http::Router AdminApi::routes() {
     add_node_routes(router);
     add_list_routes(router);
     add_operation_routes(router);
+    add_operator_routes(router);
     add_weight_routes(router);
     add_event_routes(router);
     add_policy_routes(router);
@@ -174,6 +183,9 @@ void AdminApi::add_node_routes(http::Router& router) {
     get(router, "/healthz",
         [](Request) -> asio::awaitable<Response> { co_return http::text_response("ok\n"); });
     get(router, "/readyz", [this](Request) -> asio::awaitable<Response> {
+        if (const auto& trouble = parts_.context.loop->store_trouble(); ready_ && trouble)
+            co_return http::text_response(
+                fmt::format("{}: {}\n", trouble->reason, trouble->message), 503);
         co_return ready_ ? http::text_response("ok\n") : http::text_response("recovering\n", 503);
     });
     get(router, "/version", [this](Request) -> asio::awaitable<Response> {
@@ -233,8 +245,11 @@ asio::awaitable<Response> AdminApi::node(Request) {
                        {"version", parts_.version},
                        {"uptimeMs", wall_clock_ms() - parts_.started_ms},
                        {"ready", ready_},
+                       {"mode", policies::to_string(context.state().policy.mode)},
+                       {"revision", context.events.last_revision()},
                        {"recoverMs", context.metrics.recovery_seconds * 1e3},
                        {"keeper", std::move(keeper)},
+                       {"database", views::database(parts_.store, *context.loop)},
                        {"sessions", parts_.actor.engines().sessions()},
                        {"devices", views::devices(context, driver)},
                        {"instances", views::instances(context.state())},

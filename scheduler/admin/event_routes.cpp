@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/admin/admin_api.h"
 
-#include "base/hash.h"
 #include "base/json.h"
-#include "policies/yaml.h"
 #include "scheduler/admin/views.h"
 #include "scheduler/admin/wait.h"
 
@@ -16,6 +14,7 @@ namespace berth {
 namespace asio = boost::asio;
 using http::Request;
 using http::Response;
+using policies::Role;
 
 namespace {
 
@@ -43,6 +42,43 @@ std::string lines_of(const std::vector<EventRecord>& records) {
     return lines;
 }
 
+// Why the events after `seen` cannot be given without a gap; 0 means: all that there is.
+std::optional<std::string> gone_words(const EventLog& log, int64_t seen) {
+    if (seen != 0 && seen + 1 < log.oldest_revision())
+        return fmt::format("events after {} are no longer kept; the oldest is {}: ask with since=0 "
+                           "for all that there is",
+                           seen, log.oldest_revision());
+    if (seen > log.last_revision())
+        return fmt::format("no event {} has been given, the last is {}: this node's records are "
+                           "others than those that you have read; ask with since=0",
+                           seen, log.last_revision());
+    return std::nullopt;
+}
+
+Response gone_response(const std::string& words) {
+    json::object body{{"code", "Gone"}, {"reason", "TooOld"}, {"message", words}};
+    return http::json_response(body, 410);
+}
+
+// Cheaper than to parse it.
+bool mentions(const DecisionRecord& record, const std::string& name) {
+    return name.empty() || record.document.find(name) != std::string::npos;
+}
+
+bool is_about(const json::object& decision, const std::string& name, bool as_candidate) {
+    const auto* object = decision.if_contains("object");
+    if (object != nullptr && *object == json::value(name))
+        return true;
+    const auto* candidates = decision.if_contains("candidates");
+    if (!as_candidate || candidates == nullptr || !candidates->is_array())
+        return false;
+    for (const json::value& one : candidates->get_array())
+        if (const auto* fields = one.if_object())
+            if (const auto* who = fields->if_contains("name"); who && *who == json::value(name))
+                return true;
+    return false;
+}
+
 } // namespace
 
 void AdminApi::add_event_routes(http::Router& router) {
@@ -53,7 +89,7 @@ void AdminApi::add_event_routes(http::Router& router) {
         return decisions(std::move(request));
     });
     get(router, "/v1/decisions/{id}", [this](Request request) -> asio::awaitable<Response> {
-        return decisions(std::move(request));
+        return decision(std::move(request));
     });
 }
 
@@ -77,21 +113,16 @@ asio::awaitable<Result<std::vector<EventRecord>>> AdminApi::stored_events(int64_
 
 asio::awaitable<void> AdminApi::events(Request request, http::StreamPtr stream) {
     EventLog& log = parts_.context.events;
-    Status may = allowed(request);
+    std::optional<Response> refusal = refused(Role::kViewer, request);
     auto since = number_of(request, "since", 0);
-    if (!may || !since) {
-        Response refused = http::error_response(!may ? may.error() : since.error());
+    if (refusal || !since) {
+        Response refused = refusal ? std::move(*refusal) : http::error_response(since.error());
         (void)co_await stream->respond(std::move(refused));
         co_return;
     }
     int64_t seen = *since;
-    // 0 means: all that there is.
-    if (seen != 0 && seen + 1 < log.oldest_revision()) {
-        Error gone{ErrorCode::kNotFound,
-                   fmt::format("events after {} are no longer kept; the oldest is {}", seen,
-                               log.oldest_revision()),
-                   "TooOld", 0};
-        Response refused = http::error_response(gone, 410);
+    if (auto gone = gone_words(log, seen)) {
+        Response refused = gone_response(*gone);
         (void)co_await stream->respond(std::move(refused));
         co_return;
     }
@@ -106,7 +137,9 @@ asio::awaitable<void> AdminApi::events(Request request, http::StreamPtr stream) 
             batch = log.after(seen, kEventsAtOnce);
         } else {
             auto stored = co_await stored_events(seen);
-            if (!stored)
+            // A reader so slow that what it has not seen was dropped is not given a gap: the stream
+            // ends, and asking again from there is 410.
+            if (!stored || gone_words(log, seen))
                 co_return;
             batch = std::move(*stored);
         }
@@ -130,76 +163,51 @@ asio::awaitable<void> AdminApi::events(Request request, http::StreamPtr stream) 
     }
 }
 
+// Oldest first. ?object=instance/chat keeps those about it, ?about=instance/chat also those that
+// looked at it as a candidate, ?kind=Place those of that kind, ?limit=N the newest.
 asio::awaitable<Response> AdminApi::decisions(Request request) {
-    const auto& kept = parts_.context.decisions;
-    if (!request.params.contains("id")) {
-        json::array listed;
-        for (const DecisionRecord& record : kept)
-            if (auto document = json::parse(record.document, "a decision"))
-                listed.push_back(*document);
-        json::object shown{{"items", std::move(listed)}};
-        co_return http::json_response(shown);
-    }
-    for (const DecisionRecord& record : kept)
-        if (record.id == request.params["id"])
-            if (auto document = json::parse(record.document, "a decision"))
-                co_return http::json_response(*document);
+    auto asked = [&request](const char* name) {
+        const auto found = request.query.find(name);
+        return found == request.query.end() ? std::string() : found->second;
+    };
+    auto limit = number_of(request, "limit", NodeContext::kDecisionsMax);
+    if (!limit)
+        co_return http::error_response(limit.error());
+    const std::string object = asked("object"), about = asked("about"), kind = asked("kind");
+    json::array listed;
+    auto add = [&](const DecisionRecord& record) {
+        if ((!kind.empty() && record.kind != kind) || !mentions(record, object) ||
+            !mentions(record, about))
+            return;
+        auto document = json::parse(record.document, "a decision");
+        if (!document || !document->is_object())
+            return;
+        const json::object& one = document->get_object();
+        if ((object.empty() || is_about(one, object, false)) &&
+            (about.empty() || is_about(one, about, true)))
+            listed.push_back(std::move(*document));
+    };
+    for (const DecisionRecord& record : parts_.context.decisions)
+        add(record);
+    if (listed.size() > static_cast<size_t>(*limit))
+        listed.erase(listed.begin(), listed.end() - *limit);
+    json::object shown{{"items", std::move(listed)}};
+    co_return http::json_response(shown);
+}
+
+asio::awaitable<Response> AdminApi::decision(Request request) {
+    const std::string id = request.params["id"];
+    const DecisionRecord* found = nullptr;
+    for (const DecisionRecord& record : parts_.context.decisions)
+        if (record.id == id)
+            found = &record;
+    if (found != nullptr)
+        if (auto document = json::parse(found->document, "a decision"))
+            co_return http::json_response(*document);
     co_return http::error_response(
         Error{ErrorCode::kNotFound,
-              fmt::format("no decision has the id '{}'", request.params["id"]), "NotFound", 0});
-}
-
-void AdminApi::add_policy_routes(http::Router& router) {
-    get(router, "/v1/policy", [this](Request) -> asio::awaitable<Response> {
-        std::string text = policies::effective_yaml(parts_.policies.documents());
-        std::string tag = "\"" + sha256_hex(text).substr(0, 16) + "\"";
-        Response response = http::text_response(std::move(text), 200, "application/yaml");
-        response.headers.set("ETag", tag);
-        co_return response;
-    });
-    change(router, "PUT", "/v1/policy",
-           [this](Request request) { return put_policy(std::move(request)); });
-    change(router, "DELETE", "/v1/policy", [this](Request) -> asio::awaitable<Response> {
-        auto writes = parts_.policies.forget_applied();
-        if (!writes)
-            co_return http::error_response(writes.error());
-        parts_.store.post(std::move(*writes), Durability::kIntent, {});
-        parts_.context.post(node::DocumentsApplied{parts_.policies.documents()});
-        json::object shown{{"applied", true}};
-        co_return http::json_response(shown);
-    });
-}
-
-asio::awaitable<Response> AdminApi::put_policy(Request request) {
-    std::string file = "request";
-    if (auto named = request.query.find("file"); named != request.query.end())
-        file = named->second;
-    auto dry = request.query.find("dryRun");
-    bool dry_run = dry != request.query.end() && dry->second != "false";
-    if (const std::string* wanted = request.headers.find("If-Match")) {
-        std::string now = policies::effective_yaml(parts_.policies.documents());
-        if (*wanted != "\"" + sha256_hex(now).substr(0, 16) + "\"" && *wanted != "*")
-            co_return http::error_response(
-                Error{ErrorCode::kFailedPrecondition,
-                      "the policy has changed since it was read: read it again", "ETagMismatch", 0},
-                412);
-    }
-    if (dry_run) {
-        auto would_be = parts_.policies.preview(request.body, file);
-        if (!would_be)
-            co_return http::error_response(would_be.error());
-        co_return http::text_response(policies::effective_yaml(*would_be), 200, "application/yaml");
-    }
-    auto writes = parts_.policies.apply(request.body, file);
-    if (!writes)
-        co_return http::error_response(writes.error());
-    parts_.store.post(std::move(*writes), Durability::kIntent, {});
-    parts_.context.post(node::DocumentsApplied{parts_.policies.documents()});
-    parts_.context.note(false, "node/" + parts_.context.node_name, "PolicyApplied",
-                        fmt::format("documents applied from {}", file));
-    std::string text = policies::effective_yaml(parts_.policies.documents());
-    Response response = http::text_response(std::move(text), 200, "application/yaml");
-    co_return response;
+              fmt::format("no decision of late has the id '{}'; see `berth get decisions`", id),
+              "NotFound", 0});
 }
 
 } // namespace berth

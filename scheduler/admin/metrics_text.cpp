@@ -143,6 +143,11 @@ std::string metrics_text(const NodeContext& context, const std::string& version)
     text.head("berth_recovery_seconds", "gauge",
               "From this berthd's start until engines may come.");
     text.line("berth_recovery_seconds", "", context.metrics.recovery_seconds);
+    text.head("berth_loop_lag_seconds", "histogram",
+              "How long what is ready waits for berthd's decision thread, looked at 20 times a s.");
+    text.histogram("berth_loop_lag_seconds", "", context.metrics.loop_lag);
+    text.head("berth_loop_lag_max_seconds", "gauge", "The longest of these since the start.");
+    text.line("berth_loop_lag_max_seconds", "", context.metrics.loop_lag_max);
     text.head("process_resident_memory_bytes", "gauge", "Resident memory of berthd.");
     text.line("process_resident_memory_bytes", "", views::resident_bytes());
     text.head("berth_build_info", "gauge", "1, with the version as a label.");

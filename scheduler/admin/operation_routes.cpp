@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/admin/admin_api.h"
 
-#include "base/json.h"
 #include "base/units.h"
 #include "cache/weights/fingerprint.h"
+#include "scheduler/admin/begin_operation.h"
+#include "scheduler/admin/bodies.h"
 #include "scheduler/admin/views.h"
 #include "scheduler/admin/wait.h"
 
@@ -12,87 +13,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 namespace berth {
 
 namespace asio = boost::asio;
 using http::Request;
 using http::Response;
+using policies::Role;
 
 namespace {
 
 constexpr std::chrono::seconds kWaitMax{3600};
 constexpr std::chrono::seconds kRecordMax{5}; // a disk that does not keep up is the doctor's
-
-// A body is optional: none means all defaults.
-Result<json::value> body_of(const Request& request) {
-    if (request.body.empty())
-        return json::value(json::object());
-    return json::parse(request.body, "the request's body");
-}
-
-// "200ms", or a number of milliseconds.
-Result<std::optional<Nanoseconds>> duration_field(json::Reader& reader, const char* field) {
-    const json::value* value = reader.any(field);
-    if (value == nullptr || value->is_null())
-        return std::optional<Nanoseconds>();
-    if (value->is_string()) {
-        BERTH_ASSIGN(Nanoseconds duration, parse_duration(std::string_view(value->get_string())));
-        return std::optional(duration);
-    }
-    if (value->is_int64() && value->get_int64() >= 0 && value->get_int64() < 86'400'000)
-        return std::optional<Nanoseconds>(std::chrono::milliseconds(value->get_int64()));
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("the request's body: field '{}': expected a duration such as \"200ms\"",
-                            field));
-}
-
-struct PreemptBody {
-    policies::Rung mode = policies::Rung::kPause;
-    std::optional<Nanoseconds> grace;
-    std::string reason;
-    std::string request_id;
-    bool dry_run = false;
-};
-
-Result<PreemptBody> read_preempt(const Request& request, policies::Rung default_mode) {
-    BERTH_ASSIGN(json::value document, body_of(request));
-    json::Reader reader(document, "the request's body");
-    PreemptBody body;
-    std::string mode = reader.string("mode", policies::to_string(default_mode));
-    body.reason = reader.string("reason", "");
-    body.request_id = reader.string("requestId", "");
-    body.dry_run = reader.boolean("dryRun", false);
-    auto grace = duration_field(reader, "gracePeriod");
-    BERTH_TRY(reader.finish());
-    if (!grace)
-        return fail(grace.error());
-    body.grace = *grace;
-    BERTH_ASSIGN(body.mode, policies::rung_from(mode));
-    return body;
-}
-
-struct CommonBody {
-    std::string reason;
-    std::string request_id;
-    bool dry_run = false;
-    bool drop = false; // evict: the copies below too
-};
-
-Result<CommonBody> read_common(const Request& request) {
-    BERTH_ASSIGN(json::value document, body_of(request));
-    json::Reader reader(document, "the request's body");
-    CommonBody body;
-    body.reason = reader.string("reason", "");
-    body.request_id = reader.string("requestId", "");
-    body.dry_run = reader.boolean("dryRun", false);
-    body.drop = reader.boolean("drop", false);
-    (void)reader.any("mode");
-    (void)reader.any("gracePeriod");
-    BERTH_TRY(reader.finish());
-    return body;
-}
 
 } // namespace
 
@@ -103,6 +35,16 @@ Response AdminApi::operation_reply(const node::OperationId& id, int status) cons
                                           fmt::format("no operation has the id '{}'", id.value),
                                           "NotFound", 0});
     return http::json_response(views::operation(*entry), status);
+}
+
+// What cannot be written down is not begun.
+Status AdminApi::recordable() const {
+    const auto& trouble = parts_.context.loop->store_trouble();
+    if (!trouble)
+        return {};
+    return fail(ErrorCode::kUnavailable,
+                "refused, since it could not be written down: " + trouble->message,
+                trouble->reason);
 }
 
 // Accepted means on record: a berthd that starts after this one's death knows the operation too.
@@ -116,30 +58,13 @@ asio::awaitable<void> AdminApi::recorded() {
     (void)co_await done->async_wait(asio::as_tuple(asio::use_awaitable));
 }
 
-template <typename Event>
-asio::awaitable<Response> AdminApi::begin(std::string request_id, Event event) {
-    bool known = false;
-    node::OperationId id = parts_.context.operations.begin(request_id, known);
-    if (known)
-        co_return operation_reply(id, 200);
-    event.operation = id;
-    parts_.context.post(std::move(event));
-    co_await recorded();
-    co_return operation_reply(id, 202);
-}
-
 void AdminApi::add_operation_routes(http::Router& router) {
-    change(router, "POST", "/v1/instances/{name}:preempt",
+    change(router, Role::kOperator, "POST", "/v1/instances/{name}:preempt",
            [this](Request request) { return preempt(std::move(request)); });
-    change(router, "POST", "/v1/instances/{name}:resume",
+    change(router, Role::kOperator, "POST", "/v1/instances/{name}:resume",
            [this](Request request) { return resume(std::move(request)); });
-    get(router, "/v1/operations", [this](Request) -> asio::awaitable<Response> {
-        json::array listed;
-        for (const OperationEntry* entry : parts_.context.operations.all())
-            listed.push_back(views::operation(*entry));
-        json::object shown{{"items", std::move(listed)}};
-        co_return http::json_response(shown);
-    });
+    get(router, "/v1/operations",
+        [this](Request request) { return operations(std::move(request)); });
     get(router, "/v1/operations/{id}",
         [this](Request request) { return operation(std::move(request)); });
 }
@@ -154,13 +79,15 @@ asio::awaitable<Response> AdminApi::preempt(Request request) {
     policies::Rung first = state.policy.preemption.modes.empty()
                                ? policies::Rung::kPause
                                : state.policy.preemption.modes.front();
-    auto body = read_preempt(request, first);
+    auto body = bodies::read_preempt(request.body, first);
     if (!body)
         co_return http::error_response(body.error());
     node::OperatorPreempt event;
     event.instance = name;
     event.mode = body->mode;
     event.grace = body->grace;
+    event.grant_bytes = body->grant_bytes;
+    event.grant_bytes = body->grant_bytes;
     event.reason = body->reason;
     event.dry_run = body->dry_run;
     co_return co_await begin(body->request_id, std::move(event));
@@ -172,7 +99,7 @@ asio::awaitable<Response> AdminApi::resume(Request request) {
         co_return http::error_response(Error{ErrorCode::kNotFound,
                                              fmt::format("no instance is named '{}'", name.value),
                                              "NotFound", 0});
-    auto body = read_common(request);
+    auto body = bodies::read_common(request.body);
     if (!body)
         co_return http::error_response(body.error());
     node::OperatorResume event;
@@ -180,6 +107,31 @@ asio::awaitable<Response> AdminApi::resume(Request request) {
     event.reason = body->reason;
     event.dry_run = body->dry_run;
     co_return co_await begin(body->request_id, std::move(event));
+}
+
+// Oldest first; ?kind= ?state= ?object= ?instance= keep those that are so.
+asio::awaitable<Response> AdminApi::operations(Request request) {
+    auto is_wanted = [&request](const char* name, std::string_view value) {
+        const auto wanted = request.query.find(name);
+        return wanted == request.query.end() || wanted->second == value;
+    };
+    for (const auto& [name, value] : request.query)
+        if (name != "kind" && name != "state" && name != "object" && name != "instance")
+            co_return http::error_response(
+                Error{ErrorCode::kInvalidArgument,
+                      fmt::format(
+                          "query parameter '{}': known are kind, state, object and instance", name),
+                      "", 0});
+    json::array listed;
+    for (const OperationEntry* entry : parts_.context.operations.all()) {
+        const node::Operation& one = entry->operation;
+        if (is_wanted("kind", node::to_string(one.kind)) &&
+            is_wanted("state", node::to_string(one.state)) && is_wanted("object", one.object) &&
+            is_wanted("instance", one.instance.value))
+            listed.push_back(views::operation(*entry));
+    }
+    json::object shown{{"items", std::move(listed)}};
+    co_return http::json_response(shown);
 }
 
 asio::awaitable<Response> AdminApi::operation(Request request) {
@@ -205,15 +157,15 @@ asio::awaitable<Response> AdminApi::operation(Request request) {
 }
 
 void AdminApi::add_weight_routes(http::Router& router) {
-    change(router, "POST", "/v1/weights:load",
+    change(router, Role::kOperator, "POST", "/v1/weights:load",
            [this](Request request) { return load(std::move(request)); });
-    change(router, "POST", "/v1/weights/{id}:pin",
+    change(router, Role::kOperator, "POST", "/v1/weights/{id}:pin",
            [this](Request request) { return pin(std::move(request), true); });
-    change(router, "POST", "/v1/weights/{id}:unpin",
+    change(router, Role::kOperator, "POST", "/v1/weights/{id}:unpin",
            [this](Request request) { return pin(std::move(request), false); });
-    change(router, "POST", "/v1/weights/{id}:evict",
+    change(router, Role::kOperator, "POST", "/v1/weights/{id}:evict",
            [this](Request request) { return evict(std::move(request)); });
-    change(router, "POST", "/v1/weights/{id}:verify",
+    change(router, Role::kOperator, "POST", "/v1/weights/{id}:verify",
            [this](Request request) { return verify(std::move(request)); });
 }
 
@@ -247,30 +199,15 @@ asio::awaitable<void> AdminApi::look_for_changes(node::LoadRequested wanted) {
 }
 
 asio::awaitable<Response> AdminApi::load(Request request) {
-    auto document = body_of(request);
-    if (!document)
-        co_return http::error_response(document.error());
-    json::Reader reader(*document, "the request's body");
+    auto body = bodies::read_load(request.body);
+    if (!body)
+        co_return http::error_response(body.error());
     node::LoadRequested event;
-    event.model = node::ModelName(reader.string("model", ""));
-    event.path = reader.string("path", "");
-    event.dtype = reader.string("dtype", "auto");
-    event.quantization = reader.string("quantization", "none");
-    event.device = node::DeviceId(reader.string("device", ""));
-    std::string request_id = reader.string("requestId", "");
-    (void)reader.boolean("dryRun", false);
-    if (event.model.empty() == event.path.empty())
-        reader.refuse("model", "give either model or path");
-    if (event.quantization != "none" && event.quantization != "fp8-block")
-        reader.refuse("quantization", "expected none or fp8-block");
-    if (!event.path.empty() && !std::filesystem::path(event.path).is_absolute())
-        reader.refuse("path", "expected an absolute path");
-    if (auto read = reader.finish(); !read)
-        co_return http::error_response(read.error());
-    if (!event.path.empty())
-        event.path = std::filesystem::path(event.path).lexically_normal().string();
-    while (event.path.size() > 1 && event.path.back() == '/')
-        event.path.pop_back();
+    event.model = node::ModelName(body->model);
+    event.path = body->path;
+    event.dtype = body->dtype;
+    event.quantization = body->quantization;
+    event.device = node::DeviceId(body->device);
     if (!event.model.empty() &&
         parts_.context.state().documents.find_model(event.model.value) == nullptr)
         co_return http::error_response(
@@ -279,11 +216,11 @@ asio::awaitable<Response> AdminApi::load(Request request) {
                               event.model.value),
                   "UnknownModel", 0});
     co_await look_for_changes(event);
-    co_return co_await begin(request_id, std::move(event));
+    co_return co_await begin(body->request_id, std::move(event));
 }
 
 asio::awaitable<Response> AdminApi::pin(Request request, bool pinned) {
-    auto body = read_common(request);
+    auto body = bodies::read_common(request.body);
     if (!body)
         co_return http::error_response(body.error());
     node::WeightsPin event;
@@ -297,7 +234,7 @@ asio::awaitable<Response> AdminApi::pin(Request request, bool pinned) {
 }
 
 asio::awaitable<Response> AdminApi::evict(Request request) {
-    auto body = read_common(request);
+    auto body = bodies::read_common(request.body);
     if (!body)
         co_return http::error_response(body.error());
     node::WeightsEvict event;

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/process.h"
 #include "scheduler/act/fd_watch.h"
+#include "scheduler/admin/bodies.h"
 #include "scheduler/admin/wait.h"
 #include "scheduler/wire/packet_channel.h"
 
@@ -35,6 +36,7 @@ Result<RunPtr> start_verify(NodeContext& context, const ResidentSet& set,
                             std::shared_ptr<asio::steady_timer> done) {
     BERTH_ASSIGN(auto ends, packet_pair());
     SpawnOptions options;
+    options.ends_with_parent = true;
     options.command = {context.paths.program_dir + "/berth-verify"};
     options.inherit_fds = {{ends.second.get(), 3}};
     options.log_path = context.paths.state_dir + "/engines/berth-verify.log";
@@ -91,16 +93,10 @@ asio::awaitable<Response> AdminApi::verify(Request request) {
         co_return http::error_response(Error{
             ErrorCode::kNotFound,
             fmt::format("no weight set '{}' is resident", request.params["id"]), "NotResident", 0});
-    bool deep = false;
-    if (!request.body.empty()) {
-        auto document = json::parse(request.body, "the request's body");
-        if (!document)
-            co_return http::error_response(document.error());
-        json::Reader reader(*document, "the request's body");
-        deep = reader.boolean("deep", false);
-        if (auto read = reader.finish(); !read)
-            co_return http::error_response(read.error());
-    }
+    auto wanted = bodies::read_verify(request.body);
+    if (!wanted)
+        co_return http::error_response(wanted.error());
+    const bool deep = *wanted;
     auto started = std::chrono::steady_clock::now();
     std::string id = set->id;
     auto done = std::make_shared<asio::steady_timer>(context.io, started + kVerifyMax);

@@ -185,9 +185,33 @@ json::object device(const NodeContext& context, const node::Device& device,
                        {"driverUsedBytes", nullptr},
                        {"freeBytes", usage.free_bytes},
                        {"reclaimableBytes", usage.reclaimable_bytes},
+                       {"cordoned", device.cordoned},
+                       {"cordonReason", device.cordon_reason},
+                       {"drainedBy", ""},
                        {"owners", std::move(owners)}};
+    for (const auto& [id, operation] : context.state().operations)
+        if (operation.kind == node::OperationKind::kDrainDevice &&
+            operation.object == "device/" + device.id.value)
+            shown["drainedBy"] = id.value;
     if (auto found = driver.find(device.id.value); found != driver.end())
         shown["driverUsedBytes"] = found->second;
+    return shown;
+}
+
+json::object database(const Store& store, const DecisionLoop& loop) {
+    const StoreStatus status = store.status();
+    json::object shown{{"path", store.path()},
+                       {"writable", !status.trouble.has_value()},
+                       {"bytes", status.bytes},
+                       {"walBytes", status.wal_bytes},
+                       {"batchesWaiting", status.batches_waiting},
+                       {"eventsHeld", loop.events_held()}};
+    if (!status.trouble)
+        return shown;
+    const auto since = std::chrono::steady_clock::now() - status.trouble_since;
+    shown["reason"] = status.trouble->reason;
+    shown["message"] = status.trouble->message;
+    shown["sinceMs"] = std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
     return shown;
 }
 
@@ -221,10 +245,12 @@ json::array weights(const NodeContext& context) {
     for (const auto& [key, set] : state.weights)
         if (!node::is_tier(set.device))
             listed.push_back(resident_json(context, set));
-    // Copies show with the set that they are of, or as themselves when no device has it.
+    // Copies show with the set that they are of, or as themselves when no device has it, or when
+    // they could not be removed.
     for (const auto& [key, set] : state.weights) {
         const std::vector<node::DeviceId> places = node::places_of(state, set.id);
-        if (node::is_tier(set.device) && !places.empty() && places.front() == set.device)
+        const bool is_top = !places.empty() && places.front() == set.device;
+        if (node::is_tier(set.device) && (is_top || !set.drop_error.empty()))
             listed.push_back(resident_json(context, set));
     }
     for (const auto& [id, load] : state.loads)
@@ -234,6 +260,9 @@ json::array weights(const NodeContext& context) {
 }
 
 json::object instance(const node::Instance& instance, node::TimePoint now) {
+    json::array devices;
+    for (const node::DeviceId& device : instance.devices)
+        devices.emplace_back(device.value);
     auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now - instance.since);
     return {{"name", instance.name.value},
             {"model", instance.spec.model},
@@ -244,9 +273,11 @@ json::object instance(const node::Instance& instance, node::TimePoint now) {
             {"substate", instance.substate},
             {"desired", to_string(instance.desired)},
             {"heldBy", to_string(instance.held_by)},
+            {"onHold", instance.on_hold},
             {"reason", instance.reason},
             {"message", instance.message},
-            {"device", instance.device ? instance.device->value : ""},
+            {"device", instance.devices.empty() ? "" : instance.devices.front().value},
+            {"devices", std::move(devices)},
             {"pid", instance.process.pid},
             {"connected", instance.session},
             {"endpoint", instance.endpoint},

@@ -18,6 +18,8 @@ std::string timestamp(int64_t wall_ms); // "2024-05-01T12:00:00.123Z"
 
 json::object device(const NodeContext& context, const node::Device& device,
                     const DriverBytes& driver);
+// The store's state: what it holds, and in trouble why and since when.
+json::object database(const Store& store, const DecisionLoop& loop);
 json::array tiers(const NodeContext& context); // below the devices
 json::array devices(const NodeContext& context, const DriverBytes& driver);
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/cli/admin_client.h"
 
+#include "base/unique_fd.h"
+
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace berth::cli {
@@ -23,7 +26,9 @@ Error AdminClient::explained(const Error& error) const {
     told.reason = kNotReachable;
     std::string remedy = "is it running? Start it with 'berthd --config FILE', or name its socket "
                          "with --admin or BERTH_ADMIN";
-    if (error.source == EACCES)
+    if (error.reason == "CertificateRefused" || error.reason == "TlsFailed")
+        remedy = "nothing was sent to it";
+    else if (error.source == EACCES)
         remedy = "its socket is for root, the node's user and the node's group";
     else if (error.code == ErrorCode::kDeadlineExceeded)
         remedy = "it took the connection and is silent; look at its log";
@@ -33,6 +38,7 @@ Error AdminClient::explained(const Error& error) const {
 
 http::CallOptions AdminClient::call_options() const {
     http::CallOptions options;
+    options.ca_file = ca_file_;
     if (!token_.empty())
         options.headers.set("Authorization", "Bearer " + token_);
     return options;
@@ -59,15 +65,18 @@ Result<json::value> AdminClient::post(const std::string& target, const json::obj
     return http::json_from(*reply);
 }
 
-Result<std::string> AdminClient::put(const std::string& target, const std::string& body) const {
+Result<http::Response> AdminClient::exchange(const std::string& method, const std::string& target,
+                                             const std::string& body,
+                                             const http::Headers& headers) const {
     http::CallOptions options = call_options();
-    options.headers.set("Content-Type", "application/yaml");
-    auto reply = http::request(endpoint_, "PUT", target, body, options);
+    for (const auto& [name, text] : headers.fields())
+        options.headers.set(name, text);
+    auto reply = http::request(endpoint_, method, target, body, options);
     if (!reply)
         return fail(explained(reply.error()));
-    if (reply->status >= 300)
+    if (reply->status >= 400)
         return fail(http::error_from(*reply));
-    return std::move(reply->body);
+    return std::move(*reply);
 }
 
 Status AdminClient::lines(const std::string& target,
@@ -87,9 +96,30 @@ std::string AdminClient::socket_path() const {
 }
 
 std::string endpoint_of(const std::string& admin) {
-    if (admin.starts_with("unix:") || admin.starts_with("http://"))
+    if (admin.starts_with("unix:") || admin.starts_with("http://") || admin.starts_with("https://"))
         return admin;
     return "unix:" + admin;
+}
+
+Result<std::string> token_in(const std::string& file) {
+    struct stat found{};
+    if (::stat(file.c_str(), &found) != 0)
+        return fail_errno(file);
+    if ((found.st_mode & 0007U) != 0)
+        return fail(ErrorCode::kPermissionDenied,
+                    fmt::format("{}: everyone on this machine may use the token in it (mode "
+                                "{:04o}): chmod 0600",
+                                file, found.st_mode & 07777U),
+                    "TokenFileOpen");
+    BERTH_ASSIGN(std::string token, read_file(file, 4096));
+    while (!token.empty() && token.back() <= ' ')
+        token.pop_back();
+    if (token.empty() || token.find_first_of(" \t\r\n") != std::string::npos)
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("{}: expected one token and nothing else (the node's file of "
+                                "hashes is not it)",
+                                file));
+    return token;
 }
 
 std::string default_admin() {

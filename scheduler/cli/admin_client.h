@@ -17,16 +17,19 @@ inline constexpr std::string_view kNotReachable = "DaemonNotReachable";
 // thread. A reply with an error status is that error.
 class AdminClient {
   public:
-    // `token` is for TCP endpoints, which ask for one.
-    explicit AdminClient(std::string endpoint, std::string token = {})
-        : endpoint_(std::move(endpoint)), token_(std::move(token)) {}
+    // `token` is for TCP endpoints, which ask for one; `ca_file` for https, empty: whom the system
+    // trusts.
+    explicit AdminClient(std::string endpoint, std::string token = {}, std::string ca_file = {})
+        : endpoint_(std::move(endpoint)), token_(std::move(token)), ca_file_(std::move(ca_file)) {}
 
     Result<json::value> get(const std::string& target,
                             std::chrono::milliseconds timeout = std::chrono::seconds(30)) const;
     Result<json::value> post(const std::string& target, const json::object& body,
                              std::chrono::milliseconds timeout = std::chrono::seconds(30)) const;
-    // Replies with text: the effective policy.
-    Result<std::string> put(const std::string& target, const std::string& body) const;
+    // The reply itself, for what JSON alone does not say (text, an ETag). `headers` go along.
+    Result<http::Response> exchange(const std::string& method, const std::string& target,
+                                    const std::string& body = {},
+                                    const http::Headers& headers = {}) const;
     // NDJSON, line by line, until `on_line` says false or the stream ends.
     Status lines(const std::string& target,
                  const std::function<bool(std::string_view)>& on_line) const;
@@ -38,11 +41,13 @@ class AdminClient {
   private:
     Error explained(const Error& error) const;
     http::CallOptions call_options() const;
-    std::string endpoint_, token_;
+    std::string endpoint_, token_, ca_file_;
 };
 
 // "/run/berth/admin.sock" -> "unix:/run/berth/admin.sock"; what has a scheme stays.
 std::string endpoint_of(const std::string& admin);
+// The token in a file, white space at its end left out. An error for a file that others may read.
+Result<std::string> token_in(const std::string& file);
 // Where berthd listens when nobody says otherwise.
 std::string default_admin();
 

@@ -31,14 +31,25 @@ struct EventOptions {
     bool follow = false;
 };
 Status events(const Session& session, const EventOptions& options);
+// Why an instance is where it is, or what a decision (by its id) weighed.
+Status explain(const Session& session, const std::string& name);
+struct TopOptions {
+    bool once = false;
+    std::chrono::milliseconds interval{1'000};
+};
+// The node, drawn again and again until q, Ctrl-C or SIGTERM; one frame where stdout is no
+// terminal.
+Status top(const Session& session, const TopOptions& options);
 
 struct ChangeOptions {
     std::string name;
     std::string mode; // empty: the policy's first
     std::string grace;
+    std::string grant; // Shrink
     std::string reason;
     std::string request_id;
-    std::string device; // of a load
+    std::string device;  // of a load; of a drain
+    std::string timeout; // of a drain
     std::string dtype;
     std::string quantization;
     bool wait = false;
@@ -48,13 +59,37 @@ struct ChangeOptions {
 };
 Status preempt(const Session& session, const ChangeOptions& options);
 Status resume(const Session& session, const ChangeOptions& options);
+// `verb` is hold or release.
+Status change_hold(const Session& session, const std::string& verb, const ChangeOptions& options);
+// Of an instance, or of a device: "device/host-0" as the name, or --device.
+Status drain(const Session& session, const ChangeOptions& options);
+// `verb` is cordon or uncordon.
+Status change_cordon(const Session& session, const std::string& verb, const ChangeOptions& options);
 Status load(const Session& session, const ChangeOptions& options);
 // `verb` is pin, unpin or evict.
 Status change_weights(const Session& session, const std::string& verb,
                       const ChangeOptions& options);
 Status verify(const Session& session, const std::string& name, bool deep);
 
-Status apply(const Session& session, const std::vector<std::string>& files, bool dry_run);
+struct PolicyOptions {
+    std::vector<std::string> files; // "-": stdin
+    std::string if_match;           // apply: only to the policy with this tag
+    bool dry_run = false;
+    bool reset = false; // apply: forget what was applied
+    std::string kind;   // schema
+};
+// All files or none. Against the policy that holds when it begins: if another one comes in between,
+// nothing is applied.
+Status apply(const Session& session, const PolicyOptions& options);
+// What applying the files would change.
+Status diff(const Session& session, const PolicyOptions& options);
+Status show_policy(const Session& session);
+// What would happen if these instances came, or a class needed so many bytes.
+struct WhatIfOptions {
+    std::vector<std::string> files; // "-": stdin; else:
+    std::string class_name, memory, device;
+};
+Status plan(const Session& session, const WhatIfOptions& options);
 // How a checkpoint would be divided among ranks, checked without loading it.
 struct PlanOptions {
     std::string path;
@@ -64,7 +99,11 @@ struct PlanOptions {
 };
 // Local, as validate: no daemon is asked.
 Status plan_weights(Format format, const PlanOptions& options);
+// A new bearer token for the admin interface over TCP, and its line of the node's token file.
+// Local.
+Status make_token(Format format, const std::string& name, const std::string& role);
 Status validate(Format format, const std::vector<std::string>& paths);
+Status print_schema(const std::string& kind);
 
 // A weight set's id from its id, the start of one, or its model's name.
 Result<std::string> weight_set_id(const AdminClient& client, const std::string& name);

@@ -42,8 +42,10 @@ void print_operation(const Session& session, const json::object& operation) {
     if (const auto* ms = operation.if_contains("ms"); ms != nullptr && ms->is_number())
         text += " in " + milliseconds_text(ms->to_number<double>());
     if (text_at(operation, "kind") == "Preempt")
-        text += fmt::format(" by {}, {} freed", text_at(operation, "reached"),
-                            format_bytes(number_at(operation, "bytesFreed")));
+        text += " by " + text_at(operation, "reached");
+    if (uint64_t freed = number_at(operation, "bytesFreed");
+        freed > 0 || text_at(operation, "kind") == "Preempt")
+        text += fmt::format(", {} freed", format_bytes(freed));
     if (!text_at(operation, "message").empty())
         text += ": " + text_at(operation, "message");
     print(text + "\n");
@@ -71,8 +73,10 @@ json::object body_of(const ChangeOptions& options) {
     };
     add("mode", options.mode);
     add("gracePeriod", options.grace);
+    add("grant", options.grant);
     add("reason", options.reason);
     add("requestId", options.request_id);
+    add("timeout", options.timeout);
     if (options.dry_run)
         body["dryRun"] = true;
     if (options.drop)
@@ -140,6 +144,35 @@ Status resume(const Session& session, const ChangeOptions& options) {
     return run_operation(session,
                          fmt::format("/v1/instances/{}:resume", http::percent_encode(options.name)),
                          body_of(options), options.wait || options.dry_run);
+}
+
+Status change_hold(const Session& session, const std::string& verb, const ChangeOptions& options) {
+    return run_operation(
+        session, fmt::format("/v1/instances/{}:{}", http::percent_encode(options.name), verb),
+        body_of(options), false);
+}
+
+Status drain(const Session& session, const ChangeOptions& options) {
+    constexpr std::string_view kDevice = "device/";
+    const bool named = options.name.starts_with(kDevice);
+    if (options.name.empty() == options.device.empty())
+        return fail(ErrorCode::kInvalidArgument,
+                    "drain what? An instance's name, or a device as device/ID or --device ID");
+    const std::string device = named ? options.name.substr(kDevice.size()) : options.device;
+    const std::string path = device.empty() ? "instances/" + http::percent_encode(options.name)
+                                            : "devices/" + http::percent_encode(device);
+    return run_operation(session, "/v1/" + path + ":drain", body_of(options),
+                         options.wait || options.dry_run);
+}
+
+Status change_cordon(const Session& session, const std::string& verb,
+                     const ChangeOptions& options) {
+    constexpr std::string_view kDevice = "device/";
+    const std::string device =
+        options.name.starts_with(kDevice) ? options.name.substr(kDevice.size()) : options.name;
+    return run_operation(session,
+                         fmt::format("/v1/devices/{}:{}", http::percent_encode(device), verb),
+                         body_of(options), false);
 }
 
 Status change_weights(const Session& session, const std::string& verb,

@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +29,7 @@ std::string_view colour_of(std::string_view cell) {
                              "Resuming", "Evicted", "Dropping"})
         if (cell == held)
             return "\x1b[33m";
-    for (const char* bad : {"Failed", "FAIL"})
+    for (const char* bad : {"Failed", "FAIL", "Unkillable"})
         if (cell == bad)
             return "\x1b[31m";
     return "";
@@ -78,6 +79,10 @@ std::string age_text(uint64_t ms) {
     if (seconds < 172'800)
         return fmt::format("{}h{}m", seconds / 3600, seconds / 60 % 60);
     return fmt::format("{}d{}h", seconds / 86'400, seconds / 3600 % 24);
+}
+
+std::string utc_text(uint64_t seconds) {
+    return fmt::format("{:%Y-%m-%dT%H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(seconds)));
 }
 
 void print(std::string_view text) {

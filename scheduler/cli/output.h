@@ -38,6 +38,9 @@ std::string milliseconds_text(double ms);
 // 3'900'000 -> "1h5m".
 std::string age_text(uint64_t ms);
 
+// Seconds since 1970 -> "2026-11-29T23:18:01".
+std::string utc_text(uint64_t seconds);
+
 void print(std::string_view text);
 void print_error(std::string_view text);
 

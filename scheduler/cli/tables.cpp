@@ -50,6 +50,8 @@ Table instances_table(const json::array& items) {
         }
         std::string state = text_at(item, "state");
         std::string why = text_at(item, "reason");
+        if (flag_at(item, "onHold") && why != "OnHold")
+            why = why.empty() ? "on hold" : why + ", on hold";
         if (!text_at(item, "substate").empty())
             why = why.empty() ? text_at(item, "substate") : text_at(item, "substate") + ", " + why;
         table.add({text_at(item, "name"), text_at(item, "priorityClass"), state,
@@ -59,15 +61,24 @@ Table instances_table(const json::array& items) {
     return table;
 }
 
+std::string device_state(const json::object& item) {
+    if (!flag_at(item, "cordoned"))
+        return "in service";
+    const std::string drain = text_at(item, "drainedBy");
+    return (drain.empty() ? "cordoned" : "drained by " + drain) + ": " +
+           text_at(item, "cordonReason");
+}
+
 Table devices_table(const json::array& items) {
-    Table table(
-        {"ID", "KIND", "NAME", "TOTAL", "WEIGHTS", "GRANTS", "FREE", "RECLAIMABLE", "DRIVER USED"});
+    Table table({"ID", "KIND", "NAME", "TOTAL", "WEIGHTS", "GRANTS", "FREE", "RECLAIMABLE",
+                 "DRIVER USED", "STATE"});
     for (const json::value& value : items) {
         const json::object& item = value.get_object();
         table.add({text_at(item, "id"), text_at(item, "kind"), text_at(item, "name"),
                    bytes_at(item, "totalBytes"), bytes_at(item, "weightBytes"),
                    bytes_at(item, "grantBytes"), bytes_at(item, "freeBytes"),
-                   bytes_at(item, "reclaimableBytes"), bytes_at(item, "driverUsedBytes")});
+                   bytes_at(item, "reclaimableBytes"), bytes_at(item, "driverUsedBytes"),
+                   device_state(item)});
     }
     return table;
 }

@@ -60,12 +60,6 @@ Table events_of(const AdminClient& client, const std::string& object) {
     return table;
 }
 
-std::string event_line(const json::object& event) {
-    return fmt::format("{:>8}  {}  {:<7}  {:<24}  {:<20}  {}\n", number_at(event, "revision"),
-                       text_at(event, "time"), text_at(event, "kind"), text_at(event, "object"),
-                       text_at(event, "reason"), text_at(event, "message"));
-}
-
 } // namespace
 
 Status show_status(const Session& session) {
@@ -88,6 +82,11 @@ Status show_status(const Session& session) {
         text_at(keeper, "kind") == "systemd" ? std::string("systemd")
                                              : fmt::format("pid {}", number_at(keeper, "pid")),
         number_at(keeper, "entries"), number_at(keeper, "restarts"), number_at(node, "sessions")));
+    if (const auto* found = node.if_contains("database"); found != nullptr && found->is_object())
+        if (const json::object& database = found->get_object(); !flag_at(database, "writable"))
+            print(fmt::format("DATABASE {} for {}: {}\n", text_at(database, "reason"),
+                              age_text(number_at(database, "sinceMs")),
+                              text_at(database, "message")));
     print_section("DEVICES", table_of(Kind::kDevices, array_at(node, "devices")));
     print_section("WEIGHTS", table_of(Kind::kWeights, array_at(node, "weights")));
     Table tiers({"TIER", "LIMIT", "USED", "COPIES", "FOLDER"});
@@ -160,32 +159,6 @@ Status describe(const Session& session, const std::string& kind_word, const std:
         return {};
     if (Table table = events_of(session.client, prefix + key); !table.empty())
         print_section("EVENTS", table);
-    return {};
-}
-
-Status events(const Session& session, const EventOptions& options) {
-    std::string target =
-        fmt::format("/v1/events?since={}{}", options.since, options.follow ? "&follow=true" : "");
-    auto seen = session.client.lines(target, [&](std::string_view line) {
-        if (line.empty())
-            return true;
-        if (session.format == Format::kJson) {
-            print(std::string(line) + "\n");
-            return true;
-        }
-        auto event = json::parse(line, "an event");
-        if (!event || !event->is_object())
-            print_error(fmt::format("ignoring what is no event: {}\n", line));
-        else if (session.format == Format::kYaml)
-            print("---\n" + yaml_text(*event));
-        else
-            print(event_line(event->get_object()));
-        return true;
-    });
-    BERTH_TRY(seen);
-    if (options.follow)
-        return fail(ErrorCode::kUnavailable, "berthd ended the stream of events",
-                    std::string(kNotReachable));
     return {};
 }
 

@@ -11,6 +11,7 @@
 #include "scheduler/act/node_actor.h"
 #include "scheduler/act/policy_book.h"
 #include "scheduler/admin/admin_api.h"
+#include "scheduler/admin/loop_lag.h"
 #include "scheduler/main/lock_file.h"
 #include "scheduler/main/node_setup.h"
 
@@ -20,7 +21,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <grp.h>
 #include <malloc.h>
 #include <unistd.h>
 
@@ -40,35 +40,6 @@ void raise_file_limit() {
                   limit->before);
 }
 
-Status give_to_group(const std::string& path, const std::string& group_name) {
-    if (group_name.empty())
-        return {};
-    group entry{};
-    group* found = nullptr;
-    std::vector<char> buffer(16 << 10);
-    ::getgrnam_r(group_name.c_str(), &entry, buffer.data(), buffer.size(), &found);
-    if (found == nullptr)
-        return fail(ErrorCode::kNotFound,
-                    fmt::format("spec.group names the group '{}', which this system does not have",
-                                group_name));
-    if (::chown(path.c_str(), static_cast<uid_t>(-1), found->gr_gid) != 0)
-        return fail_errno(fmt::format("giving {} to group '{}'", path, group_name));
-    return {};
-}
-
-// "127.0.0.1:7070" -> host and port. Only loopback passes the policy's reader.
-Result<std::pair<std::string, uint16_t>> host_and_port(const std::string& listen) {
-    size_t colon = listen.rfind(':');
-    int port = 0;
-    if (colon != std::string::npos)
-        for (char c : listen.substr(colon + 1))
-            port = c >= '0' && c <= '9' && port <= 65535 ? port * 10 + (c - '0') : 70000;
-    if (colon == std::string::npos || port > 65535)
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("admin.listen: expected HOST:PORT, found '{}'", listen));
-    return std::pair(listen.substr(0, colon), static_cast<uint16_t>(port));
-}
-
 // Everything of a running node; members are destroyed from the last to the first.
 class Daemon {
   public:
@@ -76,7 +47,7 @@ class Daemon {
            LockFile lock, std::shared_ptr<ServiceManager> manager)
         : options_(options), lock_(std::move(lock)), manager_(std::move(manager)),
           book_(std::move(book)), store_(std::move(opened.store)), stored_(std::move(opened.state)),
-          context_(io_), signals_(io_) {
+          context_(io_), signals_(io_), loop_lag_(io_, context_.metrics) {
         context_.node_name = book_.node().name;
         context_.group = book_.node().group;
         context_.paths = std::move(paths);
@@ -88,15 +59,24 @@ class Daemon {
             context_.decisions.push_back(std::move(record));
     }
 
+    // The store goes before all that its completions speak to.
+    ~Daemon() { store_.reset(); }
+    Daemon(const Daemon&) = delete;
+    Daemon& operator=(const Daemon&) = delete;
+
     Status start();
     void run() { io_.run(); }
+    // What opening the database brought to light; empty: nothing.
+    void note_database(const std::string& incident);
     // After run(): the last words go to the store.
     void finish();
 
   private:
-    Status listen_admin();
+    Status listen_admin(const PeerPolicy& peers);
+    void store_changed(const StoreReport& report);
     void watch_signals();
     void reload();
+    void reloaded(const Result<PolicyBook::Change>& read);
     void stop(int signal);
     Status open_keeper();
     void tell_manager(const std::string& lines) const;
@@ -110,34 +90,36 @@ class Daemon {
     asio::io_context io_{1};
     NodeContext context_;
     std::unique_ptr<NodeActor> actor_;
+    std::unique_ptr<Access> access_;
     std::unique_ptr<AdminApi> admin_;
     std::unique_ptr<http::Server> server_;
+    std::string store_trouble_; // its reason, as last told
     asio::signal_set signals_;
+    LoopLag loop_lag_;
 };
 
 Status Daemon::start() {
     int64_t started_ms = wall_clock_ms();
     BERTH_ASSIGN(std::vector<node::DeviceSeen> devices, find_devices(book_.node(), context_));
     BERTH_TRY(open_keeper());
-    PeerPolicy peers{static_cast<uint32_t>(::geteuid()), context_.group};
+    BERTH_ASSIGN(PeerPolicy peers,
+                 PeerPolicy::of(static_cast<uint32_t>(::geteuid()), context_.group));
     actor_ = std::make_unique<NodeActor>(context_, *store_, peers);
+    context_.loop->on_store([this](const StoreReport& report) { store_changed(report); });
     BERTH_ASSIGN(Recovery recovery, actor_->recover(devices, std::move(stored_)));
     stored_ = {};
 
-    AdminApi::Parts parts{context_, *actor_,          *store_, book_,
-                          peers,    options_.version, "",      started_ms};
-    if (const auto& tcp = book_.node().admin_tcp) {
-        BERTH_ASSIGN(parts.tcp_token, read_file(tcp->token_file, 4096));
-        while (!parts.tcp_token.empty() && parts.tcp_token.back() <= ' ')
-            parts.tcp_token.pop_back();
-        if (parts.tcp_token.size() < 16)
-            return fail(ErrorCode::kInvalidArgument,
-                        fmt::format("{}: a token has 16 characters or more", tcp->token_file));
-    }
+    BERTH_ASSIGN(Access access, Access::of(book_.node(), peers));
+    access_ = std::make_unique<Access>(std::move(access));
+    for (const std::string& warning : access_->warnings())
+        context_.note(true, "node/" + context_.node_name, "Access", warning);
+    AdminApi::Parts parts{context_, *actor_,          *store_,   book_,
+                          *access_, options_.version, started_ms};
     admin_ = std::make_unique<AdminApi>(std::move(parts));
-    BERTH_TRY(listen_admin());
+    BERTH_TRY(listen_admin(peers));
     BERTH_TRY(actor_->listen());
     watch_signals();
+    loop_lag_.start();
     context_.post(node::DocumentsApplied{book_.documents()});
     context_.metrics.recovery_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.started).count();
@@ -153,6 +135,25 @@ Status Daemon::start() {
     log::info("{} node={} socket={}", words, context_.node_name, context_.paths.engine_socket);
     context_.note(false, "node/" + context_.node_name, "Started", words);
     return {};
+}
+
+// Said once each time: in the log, in the events (in memory at once, on disk when that is possible)
+// and, as long as it lasts, by /readyz, status and doctor.
+void Daemon::store_changed(const StoreReport& report) {
+    const std::string object = "node/" + context_.node_name;
+    context_.events.stored_from(report.first_revision);
+    if (!report.incident.empty())
+        context_.note(true, object, "DatabaseReplaced", report.incident);
+    const bool was_well = store_trouble_.empty();
+    if (report.trouble && report.trouble->reason != store_trouble_) {
+        store_trouble_ = report.trouble->reason;
+        context_.note(true, object, store_trouble_, report.trouble->message);
+    } else if (!report.trouble && !was_well) {
+        store_trouble_.clear();
+        log::info("{} can be written again; going on with what waited", store_->path());
+        context_.note(false, object, "DatabaseWritable",
+                      store_->path() + " can be written again; going on with what waited");
+    }
 }
 
 // With keeper: systemd, what the service manager kept is taken over here.
@@ -174,14 +175,13 @@ void Daemon::tell_manager(const std::string& lines) const {
         log::warn("{}: {}, going on", lines, told.error().message);
 }
 
-Status Daemon::listen_admin() {
-    server_ = std::make_unique<http::Server>(io_, admin_->routes());
+Status Daemon::listen_admin(const PeerPolicy& peers) {
+    server_ = std::make_unique<http::Server>(io_, admin_->routes(), admin_limits());
     BERTH_TRY(server_->listen_unix(context_.paths.admin_socket, 0660));
-    BERTH_TRY(give_to_group(context_.paths.admin_socket, context_.group));
+    BERTH_TRY(peers.give(context_.paths.admin_socket));
     if (const auto& tcp = book_.node().admin_tcp) {
-        BERTH_ASSIGN(auto where, host_and_port(tcp->listen));
-        BERTH_ASSIGN(uint16_t port, server_->listen_tcp(where.first, where.second));
-        log::info("admin interface on http://{}:{}", where.first, port);
+        BERTH_ASSIGN(std::string where, listen_admin_tcp(*server_, *tcp));
+        log::info("admin interface on {}", where);
     }
     return {};
 }
@@ -204,15 +204,35 @@ void Daemon::watch_signals() {
 }
 
 void Daemon::reload() {
-    if (auto reloaded = book_.reload(); !reloaded) {
-        log::error("SIGHUP: {}; everything stays as it was", reloaded.error().message);
-        context_.note(true, "node/" + context_.node_name, "PolicyRefused",
-                      reloaded.error().message);
+    if (const auto& trouble = context_.loop->store_trouble()) {
+        log::error("SIGHUP: {}; everything stays as it was, send it again then", trouble->message);
+        context_.note(true, "node/" + context_.node_name, "PolicyRefused", trouble->message);
         return;
     }
+    // Reading and checking a thousand documents takes longer than a decision may wait.
+    actor_->workers().run([book = book_] { return book.prepare_reload(); },
+                          [this](const Result<PolicyBook::Change>& read) { reloaded(read); });
+}
+
+void Daemon::reloaded(const Result<PolicyBook::Change>& read) {
+    const Status held = read ? book_.commit(*read) : Status(fail(read.error()));
+    if (!held) {
+        log::error("SIGHUP: {}; everything stays as it was", held.error().message);
+        context_.note(true, "node/" + context_.node_name, "PolicyRefused", held.error().message);
+        return;
+    }
+    if (auto set = access_->set(book_.node()); !set)
+        context_.note(true, "node/" + context_.node_name, "Access",
+                      set.error().message + "; who may what stays as it was");
+    for (const std::string& warning : access_->warnings())
+        context_.note(true, "node/" + context_.node_name, "Access", warning);
     log::info("SIGHUP: policies read anew");
-    context_.note(false, "node/" + context_.node_name, "PolicyApplied",
-                  "policies read anew from their files");
+    std::string words = "policies read anew from their files";
+    if (const std::vector<std::string> hidden = book_.hidden(); !hidden.empty())
+        words +=
+            fmt::format("; what was applied hides theirs of {} (berth apply --reset forgets it)",
+                        fmt::join(hidden, ", "));
+    context_.note(false, "node/" + context_.node_name, "PolicyApplied", words);
     context_.post(node::DocumentsApplied{book_.documents()});
 }
 
@@ -222,14 +242,23 @@ void Daemon::stop(int signal) {
     admin_->set_ready(false);
     tell_manager("STOPPING=1");
     context_.post(node::Shutdown{});
+    loop_lag_.stop();
     server_->stop();
     actor_->stop();
     // What was posted in this turn still runs; then nothing is left to wait for.
     asio::post(io_, [this] { io_.stop(); });
 }
 
+void Daemon::note_database(const std::string& incident) {
+    store_changed(StoreReport{store_->status().trouble, incident, 0});
+}
+
 void Daemon::finish() {
-    store_->flush();
+    const StoreStatus status = store_->status();
+    if (status.trouble)
+        log::error("{}; {} batches of records are lost, what is alive is found again",
+                   status.trouble->message, status.batches_waiting);
+    store_.reset();
 }
 
 } // namespace
@@ -255,9 +284,12 @@ Status run_daemon(const DaemonOptions& options) {
     BERTH_TRY(make_directories(paths.runtime_dir, 0755));
     BERTH_ASSIGN(LockFile lock, LockFile::take(paths.state_dir + "/berthd.lock"));
     raise_file_limit();
-    BERTH_ASSIGN(Store::Opened opened, Store::open(paths.state_dir));
+    BERTH_ASSIGN(Store::Opened opened, Store::open(paths.state_dir, {}, {}, paths.runtime_dir));
+    const std::string warning_of_store = opened.warning;
     if (!opened.warning.empty())
         log::error("{}", opened.warning);
+    if (const auto trouble = opened.store->status().trouble)
+        log::error("{}; started all the same, and waiting for it", trouble->message);
     PolicyBook book = std::move(first);
     if (!opened.state.policies.empty()) {
         BERTH_ASSIGN(book, PolicyBook::open(options.config_file, opened.state.policies, warnings));
@@ -267,6 +299,7 @@ Status run_daemon(const DaemonOptions& options) {
     Daemon daemon(options, std::move(opened), std::move(book), std::move(paths), std::move(lock),
                   std::move(manager));
     BERTH_TRY(daemon.start());
+    daemon.note_database(warning_of_store);
     daemon.run();
     daemon.finish();
     log::info("stopped");

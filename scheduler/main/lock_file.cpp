@@ -21,6 +21,10 @@ constexpr int kTries = 200;
 Result<LockFile> LockFile::take(const std::string& path) {
     LockFile lock;
     lock.fd_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
+    // On a disk that cannot be written an earlier one's file is locked as well.
+    const bool read_only = !lock.fd_ && (errno == EROFS || errno == EACCES || errno == ENOSPC);
+    if (read_only)
+        lock.fd_.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!lock.fd_)
         return fail_errno(path);
     // One that was killed a moment ago holds the lock until the kernel has taken it apart.
@@ -43,9 +47,12 @@ Result<LockFile> LockFile::take(const std::string& path) {
                                 pid.empty() ? "unknown" : pid, path),
                     "AlreadyRunning");
     }
+    // The pid is for people; on a full disk the lock holds without it.
     std::string text = fmt::format("{}\n", ::getpid());
-    if (::ftruncate(lock.fd_.get(), 0) != 0 ||
-        ::pwrite(lock.fd_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    if (!read_only &&
+        (::ftruncate(lock.fd_.get(), 0) != 0 || ::pwrite(lock.fd_.get(), text.data(), text.size(),
+                                                         0) != static_cast<ssize_t>(text.size())) &&
+        errno != ENOSPC && errno != EDQUOT)
         return fail_errno(fmt::format("writing {}", path));
     return lock;
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/main/node_setup.h"
 
+#include "base/descriptors.h"
 #include "base/process.h"
 #include "cache/weights/fingerprint.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <unistd.h>
@@ -132,6 +134,31 @@ Result<std::vector<node::DeviceSeen>> find_devices(const policies::NodeSpec& nod
                         context.nvml_absent),
             "NoDevice");
     return seen;
+}
+
+http::ServerLimits admin_limits() {
+    constexpr size_t kConnectionsMax = 16'384;
+    http::ServerLimits limits;
+    limits.connections_max = kConnectionsMax;
+    limits.connections_per_peer_max =
+        std::min<size_t>(kConnectionsMax / 4 * 3, descriptor_limit() / 4 * 3);
+    return limits;
+}
+
+Result<std::string> listen_admin_tcp(http::Server& server, const policies::AdminTcp& tcp) {
+    BERTH_ASSIGN(policies::ListenAddress address, policies::listen_address(tcp.listen));
+    http::TcpOptions options;
+    options.loopback_only = !tcp.anywhere;
+    if (!tcp.certificate_file.empty())
+        options.tls = http::TlsFiles{tcp.certificate_file, tcp.key_file};
+    if (!address.is_loopback && !options.tls)
+        return fail(
+            ErrorCode::kInvalidArgument,
+            fmt::format("adminTcp: '{}' can be reached from elsewhere and has no TLS", tcp.listen));
+    BERTH_ASSIGN(uint16_t port, server.listen_tcp(address.host, address.port, options));
+    bool is_v6 = address.host.find(':') != std::string::npos;
+    return fmt::format("{}://{}{}{}:{}", options.tls ? "https" : "http", is_v6 ? "[" : "",
+                       address.host, is_v6 ? "]" : "", port);
 }
 
 } // namespace berth

@@ -51,10 +51,15 @@ struct KeepWeights {
     LoadId load{};
     WeightSet set;
 };
-// Close the descriptors here and in the keeper; forget the record. -> WeightsDropped
+// Close the descriptors here and in the keeper, or remove the file; forget the record.
+// -> WeightsDropped | DropFailed
 struct DropWeights {
     WeightSetId set;
     DeviceId device;
+};
+// Remove from the folder what earlier writers of images left there and no record names.
+struct TidyImages {
+    std::string folder;
 };
 // For those who wait in Attach: the load with this key has ended.
 struct LoadFinished {
@@ -64,7 +69,8 @@ struct LoadFinished {
 };
 
 // For the engine that asked: its load, about which GoLoad, RefuseLoad, KillLoad and KeepWeights
-// speak from then on; or why there is none.
+// speak from then on; or why there is none. Both: it may not publish what it holds already, and
+// that counts as a private load does, until PrivateLoadEnded.
 struct PublicationAnswered {
     uint64_t publication = 0;
     std::optional<LoadId> load;
@@ -76,18 +82,26 @@ struct StartProcess {
     InstanceName instance;
     policies::InstanceSpec spec;
     policies::ModelSpec model; // name empty: none
-    DeviceId device;
-    uint64_t grant_bytes = 0;
+    std::vector<DeviceId> devices;
+    uint64_t grant_bytes = 0; // on each
 };
 struct TerminateProcess { // SIGTERM to the group: engines without a session. -> ProcessExited
     InstanceName instance;
     ProcessRef process;
 };
-struct StopProcess { // SIGSTOP to the group
+struct StopProcess { // SIGSTOP to the group. -> ProcessStopped, once all of it stands still
     InstanceName instance;
     ProcessRef process;
 };
-struct KillProcess { // SIGKILL to the group. -> ProcessExited
+struct KillProcess { // SIGKILL to the group. -> ProcessExited | KillRefused
+    InstanceName instance;
+    ProcessRef process;
+};
+struct ContinueProcess { // SIGCONT to the group. -> ProcessContinued
+    InstanceName instance;
+    ProcessRef process;
+};
+struct InspectProcess { // -> ProcessInspected
     InstanceName instance;
     ProcessRef process;
 };
@@ -123,6 +137,9 @@ struct ForgetInstance {
 struct PersistWeights { // its pin or its keys have changed
     WeightSet set;
 };
+struct PersistDevice { // its cordon has changed
+    Device device;
+};
 struct PersistOperation {
     Operation operation;
 };
@@ -156,9 +173,10 @@ struct Decision {
 };
 
 using Action = std::variant<StartLoad, StartCopy, GoLoad, RefuseLoad, KillLoad, KeepWeights,
-                            DropWeights, LoadFinished, PublicationAnswered, StartProcess,
-                            TerminateProcess, StopProcess, KillProcess, SendCommand, ConfirmBytes,
-                            ArmTimer, CancelTimer, PersistInstance, ForgetInstance, PersistWeights,
-                            PersistOperation, OperationDone, EmitEvent, Decision>;
+                            DropWeights, TidyImages, LoadFinished, PublicationAnswered,
+                            StartProcess, TerminateProcess, StopProcess, ContinueProcess,
+                            KillProcess, InspectProcess, SendCommand, ConfirmBytes, ArmTimer,
+                            CancelTimer, PersistInstance, ForgetInstance, PersistWeights,
+                            PersistDevice, PersistOperation, OperationDone, EmitEvent, Decision>;
 
 } // namespace berth::node

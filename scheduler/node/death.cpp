@@ -5,20 +5,86 @@
 
 namespace berth::node {
 
+// SIGKILL has not ended it, or may not be sent. Nothing more can be done from here: its bytes stay
+// counted, nothing new goes onto its devices, and somebody who can act is told what it waits in.
+void Step::become_unkillable(Instance& i, std::string reason, std::string message) {
+    cancel_timers(i);
+    i.command.reset();
+    i.late_command.reset();
+    i.grant_bytes_next = 0;
+    const std::string process = "process " + std::to_string(i.process.pid);
+    if (i.reason == "CanaryMismatch") // wrong answers do not become right by another try
+        i.desired = Desired::kStopped;
+    if (!i.reason.empty() && i.reason != reason)
+        message = i.reason + ": " + i.message + "; " + message;
+    enter(i, InstanceState::kUnkillable, "", std::move(reason), std::move(message));
+    for (const DeviceId& id : i.devices)
+        if (Device& device = s_.devices.at(id); !device.cordoned)
+            set_cordon(device, true,
+                       i.reason + ": " + process + " of instance " + i.name.value +
+                           " does not end; once it has, `berth uncordon " + id.value + "`");
+    act(InspectProcess{i.name, i.process});
+    if (i.operation)
+        finish_operation(*i.operation, Error{ErrorCode::kDeadlineExceeded, i.message, i.reason, 0},
+                         i.message);
+}
+
+void Step::on(const ProcessInspected& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || i->state != InstanceState::kUnkillable || !(i->process == event.process))
+        return;
+    i->message += "; " + event.words;
+    dirty(*i);
+    tell(*i, true, "Unkillable", i->message);
+}
+
+// An operator's Evict of an Unkillable instance: what held its process may be over.
+void Step::kill_again(Instance& i) {
+    i.came_from = InstanceState::kRunning;
+    i.desired = Desired::kEvicted;
+    i.held_by = HeldBy::kOperator;
+    i.rung_started = i.deadline = now_;
+    enter(i, InstanceState::kPreempting, "Killed", "", "SIGKILL is sent again");
+    kill(i);
+}
+
+void Step::on(const KillRefused& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || !i->process_alive || !(i->process == event.process) ||
+        i->state == InstanceState::kUnkillable)
+        return;
+    become_unkillable(*i, "KillRefused", event.words);
+}
+
+void Step::on(const LeaderExited& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || !i->process_alive || i->state == InstanceState::kUnkillable ||
+        (i->process && !(i->process == event.process)))
+        return;
+    i->reason = "LeaderExited";
+    i->message = "its first process has ended (" + event.description +
+                 "), and of it there is still: " + event.left;
+    tell(*i, true, i->reason, i->message + "; that is ended too");
+    i->substate = "Killed";
+    dirty(*i);
+    arm(i->timer, Timer{Timer::Kind::kKilled, i->name, {}}, now_ + kKilledTime);
+}
+
 void Step::on(const ProcessExited& event) {
     Instance* i = find(event.instance);
     if (i == nullptr || !i->process_alive)
         return;
-    if (event.process && i->process && !(event.process == i->process))
-        return; // an earlier one
+    if (event.process && !(event.process == i->process))
+        return; // an earlier one, or one of before its start was told
     ended(*i, event.clean, event.description, event.log_path);
 }
 
 // Its bytes are free: the kernel and the driver have taken back what it held.
 void Step::process_gone(Instance& i) {
     cancel_timers(i);
-    if (i.weights && i.device)
-        if (const auto set = s_.weights.find({*i.device, *i.weights}); set != s_.weights.end())
+    if (i.weights && !i.devices.empty())
+        if (const auto set = s_.weights.find({i.devices.front(), *i.weights});
+            set != s_.weights.end())
             set->second.last_used = now_;
     std::erase_if(s_.leases, [&i](const auto& one) { return one.second.instance == i.name; });
     i.process_alive = i.session = false;
@@ -29,11 +95,14 @@ void Step::process_gone(Instance& i) {
     i.weights_source.clear();
     i.canary_due.reset();
     i.canary_met.reset();
-    i.device.reset();
+    i.devices.clear();
     i.command.reset();
     i.late_command.reset();
+    i.pause_late = false;
     i.grant_state = GrantState::kNone;
     i.grant_bytes = i.overhead_bytes = i.host_bytes = 0;
+    i.grant_bytes_next = i.grant_bytes_resume = 0; // a new process begins with what there is
+    i.shrunk_by = HeldBy::kNobody;
     dirty(i);
 }
 
@@ -41,9 +110,21 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
                  const std::string& log_path) {
     const uint64_t freed = i.grant_bytes + i.overhead_bytes;
     const bool done = i.engine_state == EngineState::kSucceeded;
-    const InstanceState was = i.state;
     const Desired wanted = i.desired;
+    InstanceState was = i.state;
     std::string how = description + (log_path.empty() ? "" : "; its log: " + log_path);
+    if (was == InstanceState::kUnkillable) {
+        was = wanted == Desired::kEvicted   ? InstanceState::kPreempting
+              : wanted == Desired::kRunning ? InstanceState::kRunning
+                                            : InstanceState::kPaused;
+        std::string there;
+        for (const DeviceId& id : i.devices)
+            there += (there.empty() ? "" : ", ") + id.value;
+        tell(i, true, "EndedAfterAll",
+             "process " + std::to_string(i.process.pid) + " has ended after " +
+                 format_duration(now_ - i.since) + ", " + format_bytes(freed) +
+                 " are free; what is cordoned of " + there + " stays so until it is uncordoned");
+    }
     if (!i.reason.empty())
         how = i.reason + ": " + i.message + "; " + how;
     process_gone(i);
@@ -76,6 +157,8 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
         i.desired = Desired::kStopped;
         return enter(i, InstanceState::kFailed, "", "CanaryMismatch", std::string(i.message));
     }
+    if (wanted == Desired::kStopped && !done && i.state == InstanceState::kUnkillable)
+        return enter(i, InstanceState::kFailed, "", "EngineDied", how);
     if (done || (clean && i.spec.restart != policies::RestartPolicy::kAlways &&
                  was != InstanceState::kPreempting)) {
         i.desired = Desired::kStopped;

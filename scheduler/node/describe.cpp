@@ -27,6 +27,7 @@ struct Describe {
     std::string operator()(const KillLoad& a) const { return "KillLoad " + number(a.load); }
     std::string operator()(const KeepWeights& a) const { return "KeepWeights " + a.set.id.value; }
     std::string operator()(const DropWeights& a) const { return "DropWeights " + a.set.value; }
+    std::string operator()(const TidyImages& a) const { return "TidyImages " + a.folder; }
     std::string operator()(const LoadFinished& a) const {
         return "LoadFinished " + a.key.path + " " +
                (a.error ? a.error->reason
@@ -38,17 +39,27 @@ struct Describe {
                (a.error ? a.error->reason : number(*a.load));
     }
     std::string operator()(const StartProcess& a) const {
-        return "StartProcess " + a.instance.value + " " + a.device.value + " " +
+        std::string on;
+        for (const DeviceId& device : a.devices)
+            on += (on.empty() ? "" : ",") + device.value;
+        return "StartProcess " + a.instance.value + " " + on + " " +
                format_bytes_exact(a.grant_bytes);
     }
     std::string operator()(const TerminateProcess& a) const {
         return "TerminateProcess " + a.instance.value;
     }
     std::string operator()(const StopProcess& a) const { return "StopProcess " + a.instance.value; }
+    std::string operator()(const ContinueProcess& a) const {
+        return "ContinueProcess " + a.instance.value;
+    }
+    std::string operator()(const InspectProcess& a) const {
+        return "InspectProcess " + a.instance.value;
+    }
     std::string operator()(const KillProcess& a) const { return "KillProcess " + a.instance.value; }
     std::string operator()(const SendCommand& a) const {
         std::string text = "SendCommand " + a.instance.value + " " + std::string(to_string(a.kind));
-        if (a.kind == CommandKind::kRestore)
+        if (a.kind == CommandKind::kRestore || a.kind == CommandKind::kShrink ||
+            a.kind == CommandKind::kGrow)
             text += " " + format_bytes_exact(a.grant_bytes);
         if (a.kind == CommandKind::kOffload)
             text += " " + std::string(policies::to_string(a.kv));
@@ -68,6 +79,9 @@ struct Describe {
     }
     std::string operator()(const PersistWeights& a) const {
         return "PersistWeights " + a.set.id.value;
+    }
+    std::string operator()(const PersistDevice& a) const {
+        return "PersistDevice " + a.device.id.value + (a.device.cordoned ? " cordoned" : "");
     }
     std::string operator()(const PersistOperation& a) const {
         return "PersistOperation " + a.operation.id.value + " " +

@@ -9,9 +9,17 @@ void Step::on(const DocumentsApplied& event) {
     s_.documents = event.documents;
     const policies::MemorySpec before = s_.policy.memory;
     s_.policy = event.documents.effective_policy();
+    s_.windows.clear();
+    for (const policies::Trigger& trigger : s_.policy.triggers)
+        if (trigger.on == policies::TriggerKind::kSchedule)
+            if (auto cron = policies::parse_cron(trigger.cron))
+                s_.windows[trigger.class_name].push_back(*cron);
     if (!(before == s_.policy.memory)) // what was no use to try may be now
-        for (auto& [key, set] : s_.weights)
+        for (auto& [key, set] : s_.weights) {
             set.copied.clear();
+            set.copy_after = now_;
+            set.copies_refused = 0;
+        }
     s_.ready = true;
     for (const policies::InstanceSpec& spec : s_.documents.instances) {
         const InstanceName name(spec.name);
@@ -19,7 +27,7 @@ void Step::on(const DocumentsApplied& event) {
             Instance fresh;
             fresh.name = name;
             fresh.order = next_id();
-            fresh.since = fresh.restart_at = now_;
+            fresh.since = fresh.restart_at = fresh.waiting_since = now_;
             fresh.spec = spec;
             s_.instances.emplace(name, std::move(fresh));
             Instance& i = *find(name);
@@ -78,7 +86,7 @@ void Step::apply_spec(Instance& i, const policies::InstanceSpec& spec) {
     }
     if (i.state != InstanceState::kLoading)
         return;
-    i.device.reset(); // schedule() finds its place, and its load, anew
+    i.devices.clear(); // schedule() finds its place, and its load, anew
     enter(i, InstanceState::kPending, "", "", "its document has changed");
 }
 

@@ -26,6 +26,29 @@ struct ProcessExited {
     std::string description; // "exit code 3", "killed by SIGKILL", "ended"
     std::string log_path;
 };
+// Its first process has ended, others that it had started have not: they are being killed, and
+// ProcessExited comes when the last one is gone (and the driver counts nothing for any of them).
+struct LeaderExited {
+    InstanceName instance;
+    ProcessRef process;
+    std::string description; // as in ProcessExited
+    std::string left;        // "pid 12 (worker), pid 14 (worker)"
+};
+// After StopProcess: the whole tree stands still, by /proc. After ContinueProcess: it runs.
+struct ProcessStopped {
+    InstanceName instance;
+    ProcessRef process;
+};
+struct ProcessContinued {
+    InstanceName instance;
+    ProcessRef process;
+};
+// KillProcess was not done, since it would harm others; `words` say why.
+struct KillRefused {
+    InstanceName instance;
+    ProcessRef process;
+    std::string words;
+};
 // A Hello whose token was right.
 struct SessionOpened {
     InstanceName instance;
@@ -66,6 +89,7 @@ struct CommandDone {
 struct BytesConfirmed {
     InstanceName instance;
     std::optional<uint64_t> grant_bytes;
+    ProcessRef process{}; // that was asked about
 };
 
 } // namespace berth::node

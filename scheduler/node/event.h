@@ -23,6 +23,8 @@ struct DeviceSeen {
     DeviceKind kind = DeviceKind::kHost;
     std::string name;
     uint64_t total_bytes = 0;
+    bool cordoned = false; // on record
+    std::string cordon_reason{};
 };
 // An instance as the records have it. `alive`: its process (pid and start time) lives. A record in
 // Starting without a pid may have an unknown process: it is waited for until the start deadline.
@@ -33,7 +35,7 @@ struct InstanceRecovered {
     HeldBy held_by = HeldBy::kNobody;
     std::string reason;
     std::string message;
-    DeviceId device;     // empty: none
+    std::vector<DeviceId> devices;
     WeightSetId weights; // empty: none
     ProcessRef process;
     bool alive = false;
@@ -42,11 +44,17 @@ struct InstanceRecovered {
     std::string endpoint;
     uint64_t grant_bytes = 0;
     uint64_t grant_bytes_resume = 0;
+    uint64_t grant_bytes_next = 0;
+    HeldBy shrunk_by = HeldBy::kNobody;
+    std::optional<InstanceState> came_from; // older records do not say
     uint64_t overhead_bytes = 0;
     uint64_t host_bytes = 0;
     uint64_t starts = 0;
     uint64_t restarts = 0;
     Phases phases;
+    bool on_hold = false;
+    std::optional<TimePoint> waiting_since; // not in the future
+    std::vector<TimePoint> disruptions;
 };
 // An operation whose record says Running.
 struct OperationRecovered {
@@ -61,6 +69,7 @@ struct OperatorPreempt {
     std::optional<Nanoseconds> grace; // default: the policy's
     std::string reason;
     bool dry_run = false;
+    std::optional<uint64_t> grant_bytes{}; // Shrink: down to this; default: the instance's request
 };
 struct OperatorResume {
     OperationId operation;
@@ -68,19 +77,63 @@ struct OperatorResume {
     std::string reason;
     bool dry_run = false;
 };
+// Hold: the planner neither starts nor resumes it until release; what runs goes on.
+struct OperatorHold {
+    OperationId operation;
+    InstanceName instance;
+    bool hold = true; // false: release
+    std::string reason;
+    bool dry_run = false;
+};
+// Finish what is under way, take nothing new, then end; it stays away until it is resumed.
+struct OperatorDrain {
+    OperationId operation;
+    InstanceName instance;
+    Nanoseconds timeout{0}; // then it is ended as by Evict
+    std::string reason;
+    bool dry_run = false;
+};
+// Nothing new on that device; what runs there goes on.
+struct DeviceCordon {
+    OperationId operation;
+    DeviceId device;
+    bool cordoned = true; // false: uncordon
+    std::string reason;
+    bool dry_run = false;
+};
+// Cordon, and drain every instance there; they return on other devices where there is room.
+struct DeviceDrain {
+    OperationId operation;
+    DeviceId device;
+    Nanoseconds timeout{0};
+    std::string reason;
+    bool dry_run = false;
+};
+// The wall clock, at start and about every minute (it may have been set).
+struct WallClockTold {
+    int64_t unix_seconds = 0;
+    int64_t utc_offset_seconds = 0;
+};
+// What a process that SIGKILL does not end waits in: for the operator.
+struct ProcessInspected {
+    InstanceName instance;
+    ProcessRef process;
+    std::string words; // "state D in nvidia_uvm_..."
+};
 struct DeadlineExpired {
     TimerId timer{};
 };
 // berthd's own end: engines go on; nothing is decided any more.
 struct Shutdown {};
 
-using Event = std::variant<DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered,
-                           OperationRecovered, LoadRequested, LoadPlanned, LoadProgress, LoadSealed,
-                           LoadFailed, LoaderExited, PublishRequested, PrivateLoadEnded,
-                           CanaryExpected, CanaryReported, LeaseOpened, LeaseClosed, WeightsDropped,
-                           WeightsStale, ImageWritten, WeightsPin, WeightsEvict, ProcessStarted,
-                           ProcessStartFailed, ProcessExited, SessionOpened, SessionClosed,
-                           EngineStateChanged, EngineReport, CommandDone, BytesConfirmed,
-                           OperatorPreempt, OperatorResume, DeadlineExpired, Shutdown>;
+using Event = std::variant<
+    DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered, OperationRecovered,
+    LoadRequested, LoadPlanned, LoadProgress, LoadSealed, LoadFailed, LoaderExited,
+    PublishRequested, PrivateLoadFilled, PrivateLoadEnded, CanaryExpected, CanaryReported,
+    LeaseOpened, LeaseClosed, WeightsDropped, DropFailed, WeightsStale, ImageWritten, WeightsPin,
+    WeightsEvict, ProcessStarted, ProcessStartFailed, ProcessExited, LeaderExited, ProcessStopped,
+    ProcessContinued, KillRefused, SessionOpened, SessionClosed, EngineStateChanged, EngineReport,
+    CommandDone, BytesConfirmed, OperatorPreempt, OperatorResume, OperatorHold, OperatorDrain,
+    DeviceCordon, DeviceDrain, WallClockTold, ProcessInspected, DeadlineExpired, Shutdown>;
 
 } // namespace berth::node

@@ -3,6 +3,7 @@
 
 #include "scheduler/node/types.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ struct Instance {
     TimePoint since;    // of `state`
     uint64_t order = 0; // of arrival: ties of priority go to the older
 
-    std::optional<DeviceId> device;
+    std::vector<DeviceId> devices;      // where it is placed; its grant and overhead count on each
     std::optional<WeightSetId> weights; // leased from StartProcess until the process has ended
     ProcessRef process;
     bool process_alive = false; // from StartProcess (pid may still be unknown) until ProcessExited
@@ -41,7 +42,10 @@ struct Instance {
 
     GrantState grant_state = GrantState::kNone;
     uint64_t grant_bytes = 0;        // what the ledger counts for it now
-    uint64_t grant_bytes_resume = 0; // what it had before Offload
+    uint64_t grant_bytes_resume = 0; // what it had before Offload or Shrink; 0: as now
+    uint64_t grant_bytes_next = 0;   // on its way there by Shrink or Grow; 0: neither
+    // Whose Shrink keeps its grant small: the planner grows back its own, an operator's resume all.
+    HeldBy shrunk_by = HeldBy::kNobody;
     uint64_t overhead_bytes = 0;     // of its process on the device
     uint64_t host_bytes = 0;         // KV in host memory while Suspended
     uint64_t starts = 0;             // processes started so far
@@ -51,11 +55,23 @@ struct Instance {
     bool restart_wanted = false;     // its spec has changed: stop, then start again
     bool remove_wanted = false;      // no longer in the documents: stop, then forget
 
+    bool on_hold = false;               // neither started nor resumed until an operator's release
+    TimePoint running_since;            // of this stretch of Running
+    TimePoint waiting_since;            // not Running, and not of its own or an operator's will
+    std::vector<TimePoint> disruptions; // Shrink, Offload, Evict by the planner, oldest first
+    bool starving = false;              // waiting_since is longer ago than the policy allows
+    bool boosted = false;               // it ranks with the next higher class (starvation)
+    TimePoint refused_at;               // when it was last told why it waits for memory
+    TimePoint grow_after;               // no try to give it more before
+    bool burning = false;               // its reports miss the target of a trigger or its slo
+    TimePoint busy_at;                  // the last report with requests
+
     std::optional<OperationId> operation; // the one under way
     std::optional<CommandId> command;     // sent, not answered
     CommandKind command_kind = CommandKind::kPause;
     std::optional<CommandId> late_command; // given up on; its answer may still come
     CommandKind late_kind = CommandKind::kPause;
+    bool pause_late = false; // paused after all when that was given up: told to go on once it runs
     InstanceState came_from = InstanceState::kRunning; // where a preemption or resume began
     uint64_t claimed_grant_bytes = 0;   // the engine's word after Offload, to be confirmed
     std::optional<TimerId> timer;       // the deadline of what is under way
@@ -64,6 +80,10 @@ struct Instance {
     TimePoint deadline; // of the current rung
     Nanoseconds grace{0};
     std::string last_decision; // to record a decision once
+
+    bool is_on(const DeviceId& device) const {
+        return std::find(devices.begin(), devices.end(), device) != devices.end();
+    }
 };
 
 } // namespace berth::node

@@ -40,7 +40,7 @@ void check_process(const Instance& i, Findings& wrong) {
     }
     if (wants_process != i.process_alive)
         wrong.push_back(who + (i.process_alive ? "has a process" : "has no process"));
-    if (i.process_alive && !i.device)
+    if (i.process_alive && i.devices.empty())
         wrong.push_back(who + "has a process and no device");
     if (!i.process_alive && (i.grant_bytes > 0 || i.overhead_bytes > 0 || i.session || i.weights ||
                              i.grant_state != GrantState::kNone))
@@ -57,14 +57,15 @@ void check_progress(const NodeState& state, const Instance& i, Findings& wrong) 
                                 i.state == InstanceState::kPreempting ||
                                 i.state == InstanceState::kResuming;
     const bool stuck = i.reason == "ProcessWontEnd";
-    if (state.ready && needs_deadline && !stuck && (!i.timer || !state.timers.contains(*i.timer)))
+    if (state.ready && !state.stopping && needs_deadline && !stuck &&
+        (!i.timer || !state.timers.contains(*i.timer)))
         wrong.push_back(who + "has no deadline");
     if (i.operation && !state.operations.contains(*i.operation))
         wrong.push_back(who + "names operation " + i.operation->value + ", which is not under way");
     if (i.state == InstanceState::kLoading) {
         bool loads = false;
         for (const auto& [id, load] : state.loads)
-            loads = loads || (load.copy_to.empty() && i.device == load.key.device &&
+            loads = loads || (load.copy_to.empty() && i.is_on(load.key.device) &&
                               load.state != Load::State::kEnding);
         if (!loads)
             wrong.push_back(who + "waits for a load that is not under way");
@@ -76,8 +77,8 @@ void check_weights(const NodeState& state, Findings& wrong) {
         if (set.dropping && !lease_holders(state, set).empty())
             wrong.push_back("weights " + set.id.value + " are dropped under a lease");
     for (const auto& [name, i] : state.instances)
-        if (state.ready && i.process_alive && i.weights && i.device &&
-            find_set(state, *i.weights, *i.device) == nullptr &&
+        if (state.ready && i.process_alive && i.weights && !i.devices.empty() &&
+            find_set(state, *i.weights, i.devices.front()) == nullptr &&
             i.grant_state != GrantState::kUnconfirmed)
             wrong.push_back(name.value + " has a lease on weights that are not resident");
 }
@@ -88,10 +89,13 @@ void check_tiers(const NodeState& state, Findings& wrong) {
         if (now.used_bytes - now.leaving_bytes + now.making_bytes <= now.limit_bytes ||
             (tier == kImageTier && state.policy.memory.image_dir.empty()))
             continue;
-        bool reads = false; // what is read cannot go yet
-        for (const auto& [key, copy] : state.weights)
+        // What is read cannot go yet, and what could not be removed is tried again.
+        bool reads = false, stays = false;
+        for (const auto& [key, copy] : state.weights) {
             reads = reads || (copy.device == tier && !copy.dropping && is_read(state, copy));
-        if (!reads && now.used_bytes > now.leaving_bytes)
+            stays = stays || (belongs(state, copy, tier) && !copy.dropping);
+        }
+        if (!reads && stays)
             wrong.push_back(tier.value + " holds " + format_bytes(now.used_bytes) + " of " +
                             format_bytes(now.limit_bytes));
     }
@@ -107,6 +111,32 @@ void check_tiers(const NodeState& state, Findings& wrong) {
     for (const auto& [key, set] : state.weights)
         if (set.drop_waits && (!set.dropping || !is_read(state, set)))
             wrong.push_back("weights " + set.id.value + " wait for a reader that is gone");
+    for (const auto& [key, set] : state.weights)
+        if (set.dropping && set.drop_again > TimePoint() && set.drop_again < TimePoint::max() &&
+            (!state.tier_timer || state.tier_timer_at > set.drop_again))
+            wrong.push_back("weights " + set.id.value + " are never tried to be dropped again");
+}
+
+// Something still leaves the device that it drains, which takes nothing new meanwhile.
+void check_drain(const NodeState& state, const Operation& operation, Findings& wrong) {
+    const DeviceId device(operation.object.substr(operation.object.find('/') + 1));
+    const auto found = state.devices.find(device);
+    if (found == state.devices.end() || !found->second.cordoned) {
+        wrong.push_back("operation " + operation.id.value + " drains what is in service");
+        return;
+    }
+    bool leaves = false;
+    for (const auto& [name, i] : state.instances)
+        leaves = leaves || (i.is_on(device) && i.state != InstanceState::kUnkillable);
+    for (const auto& [id, load] : state.loads)
+        leaves = leaves ||
+                 (load.key.device == device && load.copy_to.empty() &&
+                  (load.placed || (!load.source.empty() && load.state != Load::State::kEnding)));
+    for (const auto& [key, set] : state.weights)
+        leaves = leaves || (set.device == device && (set.dropping || set.leaving));
+    if (!leaves && !state.stopping)
+        wrong.push_back("operation " + operation.id.value + " drains " + device.value +
+                        ", which nothing leaves any more");
 }
 
 void check_operations(const NodeState& state, Findings& wrong) {
@@ -116,8 +146,11 @@ void check_operations(const NodeState& state, Findings& wrong) {
                 return one.second.operation == id && (one.second.dropping || one.second.leaving);
             }))
             wrong.push_back("operation " + id.value + " evicts nothing");
-        const bool of_instance =
-            operation.kind == OperationKind::kPreempt || operation.kind == OperationKind::kResume;
+        if (operation.kind == OperationKind::kDrainDevice && state.ready)
+            check_drain(state, operation, wrong);
+        const bool of_instance = operation.kind == OperationKind::kPreempt ||
+                                 operation.kind == OperationKind::kResume ||
+                                 operation.kind == OperationKind::kDrain;
         if (!of_instance || !state.ready)
             continue;
         const auto found = state.instances.find(operation.instance);

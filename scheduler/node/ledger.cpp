@@ -1,21 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/ledger.h"
 
+#include "base/round.h"
+
 namespace berth::node {
 
 namespace {
 
 constexpr uint64_t kGrantStepBytes = 2ULL << 20; // of the coarser backend
 
-uint64_t align_up(uint64_t bytes) {
-    return (bytes + kGrantStepBytes - 1) / kGrantStepBytes * kGrantStepBytes;
+// The sets that somebody there has mapped.
+std::set<WeightSetId> leased_on(const NodeState& state, const DeviceId& device) {
+    std::set<WeightSetId> leased;
+    for (const auto& [name, i] : state.instances)
+        if (i.process_alive && i.weights && i.is_on(device))
+            leased.insert(*i.weights);
+    for (const auto& [id, lease] : state.leases)
+        if (lease.device == device)
+            leased.insert(lease.set);
+    return leased;
 }
 
 void add_weights(const NodeState& state, const DeviceId& device, DeviceUsage& out) {
-    for (const auto& [key, set] : state.weights) {
-        if (key.first != device)
-            continue;
-        const bool idle = !set.pinned && lease_holders(state, set).empty();
+    const std::set<WeightSetId> leased = leased_on(state, device);
+    for (auto at = state.weights.lower_bound({device, WeightSetId{}});
+         at != state.weights.end() && at->first.first == device; ++at) {
+        const WeightSet& set = at->second;
+        const bool idle = !set.pinned && !leased.contains(set.id);
         out.weight_bytes += set.bytes;
         if (idle)
             out.reclaimable_bytes += set.bytes;
@@ -26,7 +37,7 @@ void add_weights(const NodeState& state, const DeviceId& device, DeviceUsage& ou
 
 void add_instances(const NodeState& state, const DeviceId& device, DeviceUsage& out) {
     for (const auto& [name, i] : state.instances) {
-        if (i.device != device)
+        if (!i.is_on(device))
             continue;
         if (i.grant_bytes > 0) {
             const bool reclaimable =
@@ -70,8 +81,7 @@ DeviceUsage usage(const NodeState& state, const DeviceId& device) {
     const auto found = state.devices.find(device);
     if (found != state.devices.end()) {
         out.total_bytes = found->second.total_bytes;
-        const uint64_t standard = found->second.kind == DeviceKind::kCuda ? kCudaReserveBytes : 0;
-        out.reserve_bytes = state.policy.memory.device_reserve_bytes.value_or(standard);
+        out.reserve_bytes = reserve_bytes(state, found->second);
     }
     add_weights(state, device, out);
     add_instances(state, device, out);
@@ -118,6 +128,11 @@ const WeightSet* find_set(const NodeState& state, const WeightSetId& set, const 
     return found == state.weights.end() ? nullptr : &found->second;
 }
 
+bool is_load_of(const policies::ModelSpec& model, const LoadKey& key) {
+    return key.path == model.path && key.dtype == model.dtype &&
+           key.quantization == model.quantization;
+}
+
 LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device) {
     return LoadKey{model.path, model.dtype, device, model.quantization};
 }
@@ -125,7 +140,7 @@ LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device) {
 std::vector<std::string> lease_holders(const NodeState& state, const WeightSet& set) {
     std::vector<std::string> holders;
     for (const auto& [name, i] : state.instances)
-        if (i.process_alive && i.weights == set.id && i.device == set.device)
+        if (i.process_alive && i.weights == set.id && i.is_on(set.device))
             holders.push_back(name.value);
     for (const auto& [id, lease] : state.leases)
         if (lease.set == set.id && lease.device == set.device)
@@ -134,16 +149,22 @@ std::vector<std::string> lease_holders(const NodeState& state, const WeightSet& 
 }
 
 uint64_t grant_bytes_min(const policies::InstanceSpec& spec) {
-    return align_up(
-        std::max(spec.memory_request_bytes, std::min(spec.memory_limit_bytes, kGrantBytesMin)));
+    return round_up(
+        std::max(spec.memory_request_bytes, std::min(spec.memory_limit_bytes, kGrantBytesMin)),
+        kGrantStepBytes);
 }
 
 uint64_t grant_bytes_max(const policies::InstanceSpec& spec) {
-    return std::max(align_up(spec.memory_limit_bytes), grant_bytes_min(spec));
+    return std::max(round_up(spec.memory_limit_bytes, kGrantStepBytes), grant_bytes_min(spec));
 }
 
 uint64_t grant_bytes_whole(uint64_t bytes) {
     return bytes / kGrantStepBytes * kGrantStepBytes;
+}
+
+uint64_t reserve_bytes(const NodeState& state, const Device& device) {
+    return state.policy.memory.device_reserve_bytes.value_or(
+        device.kind == DeviceKind::kCuda ? kCudaReserveBytes : 0);
 }
 
 uint64_t process_overhead_bytes(const NodeState& state, const DeviceId& device) {

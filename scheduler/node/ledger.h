@@ -53,6 +53,7 @@ uint64_t placed_bytes(const Load& load);
 // The set that answers a load, if it is resident (and not being dropped).
 const WeightSet* resident(const NodeState& state, const LoadKey& key);
 const WeightSet* find_set(const NodeState& state, const WeightSetId& set, const DeviceId& device);
+bool is_load_of(const policies::ModelSpec& model, const LoadKey& key); // on whatever device
 // The key of a model on a device.
 LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device);
 // The key that a published set goes by. No path or Model leads to it: an engine asks by its id.
@@ -65,6 +66,8 @@ std::vector<std::string> lease_holders(const NodeState& state, const WeightSet& 
 uint64_t grant_bytes_min(const policies::InstanceSpec& spec);
 uint64_t grant_bytes_max(const policies::InstanceSpec& spec);
 uint64_t grant_bytes_whole(uint64_t bytes); // down to whole steps, the same for both backends
+// Kept free on a device by the policy.
+uint64_t reserve_bytes(const NodeState& state, const Device& device);
 uint64_t process_overhead_bytes(const NodeState& state, const DeviceId& device);
 // What policies may count: whether the class may be preempted.
 bool preemptible(const NodeState& state, const Instance& instance);

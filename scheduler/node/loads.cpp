@@ -138,17 +138,21 @@ void Step::try_go(Load& load) {
     const uint64_t need = load.weight_bytes + load.overhead_bytes;
     Taker who{name_of(load), load.priority, false, load.key, nullptr};
     uint64_t claimed = 0; // by waiting instances that matter more than this load's own
+    std::optional<Board> board;
     for (const auto& [name, i] : s_.instances) {
-        const bool waits_here =
-            i.state == InstanceState::kLoading && i.device == load.key.device &&
-            s_.documents.find_model(i.spec.model) != nullptr &&
-            load_key(*s_.documents.find_model(i.spec.model), *i.device) == load.key;
-        const policies::PriorityClass* of_class = s_.policy.find_class(i.spec.class_name);
-        if (waits_here && of_class != nullptr && of_class->preempts_lower)
-            who.preempts_lower = true;
-        if (!waits_here && i.state == InstanceState::kLoading && i.device == load.key.device &&
-            i.priority > load.priority)
-            claimed += need_bytes(i, load.key.device);
+        if (i.state != InstanceState::kLoading || !i.is_on(load.key.device))
+            continue;
+        const policies::ModelSpec* model = s_.documents.find_model(i.spec.model);
+        if (model != nullptr && is_load_of(*model, load.key)) {
+            const policies::PriorityClass* of_class = s_.policy.find_class(i.spec.class_name);
+            who.preempts_lower =
+                who.preempts_lower || (of_class != nullptr && of_class->preempts_lower);
+            who.burning = who.burning || is_urgent(i);
+        } else if (i.priority > load.priority) {
+            if (!board)
+                board.emplace(s_);
+            claimed += board->need_bytes(i, *board->find(load.key.device));
+        }
     }
     const uint64_t free = usage(s_, load.key.device).free_bytes;
     const uint64_t available = free > claimed ? free - claimed : 0;
@@ -217,6 +221,7 @@ void Step::on(const LoadSealed& event) {
     if (same != s_.weights.end() && !same->second.dropping && load.holder.empty()) {
         // Another load of the same content was faster: its set serves this one too.
         same->second.keys.insert(load.key);
+        same->second.stale = false;
         act(PersistWeights{same->second});
         load.state = Load::State::kEnding;
         act(KillLoad{load.id});
@@ -313,12 +318,12 @@ void Step::end_load(Load& load, const std::optional<WeightSetId>& set, std::opti
                                      load.key.device.value);
     load.operations.clear();
     for (auto& [name, i] : s_.instances) {
-        if (i.state != InstanceState::kLoading || i.device != load.key.device)
+        if (i.state != InstanceState::kLoading || !i.is_on(load.key.device))
             continue;
         const policies::ModelSpec* model = s_.documents.find_model(i.spec.model);
-        if (model != nullptr && load_key(*model, load.key.device) != load.key)
+        if (model != nullptr && !is_load_of(*model, load.key))
             continue;
-        i.device.reset();
+        i.devices.clear();
         if (!error) {
             enter(i, InstanceState::kPending, "", "", "its weight set is resident");
         } else if (error->reason == "InsufficientMemory") {

@@ -8,20 +8,21 @@ namespace berth::node {
 
 namespace {
 
-constexpr std::array<std::string_view, 11> kStates{"Pending",    "Loading", "Starting",  "Running",
-                                                   "Preempting", "Paused",  "Suspended", "Resuming",
-                                                   "Succeeded",  "Failed",  "Evicted"};
-constexpr std::array<std::string_view, 5> kDesired{"Running", "Paused", "Suspended", "Evicted",
-                                                   "Stopped"};
+constexpr std::array<std::string_view, 12> kStates{
+    "Pending",   "Loading",  "Starting",  "Running", "Preempting", "Paused",
+    "Suspended", "Resuming", "Succeeded", "Failed",  "Evicted",    "Unkillable"};
+constexpr std::array<std::string_view, 6> kDesired{"Running", "Paused",  "Suspended",
+                                                   "Evicted", "Stopped", "Shrunk"};
 constexpr std::array<std::string_view, 3> kHeldBy{"", "Operator", "Planner"};
 constexpr std::array<std::string_view, 4> kGrants{"None", "Reserved", "Held", "Unconfirmed"};
 constexpr std::array<std::string_view, 6> kEngineStates{"",         "Starting",  "Ready",
                                                         "Draining", "Succeeded", "Failed"};
 constexpr std::array<std::string_view, 3> kHeld{"", "Paused", "Offloaded"};
-constexpr std::array<std::string_view, 5> kCommands{"Pause", "Resume", "Offload", "Restore",
-                                                    "Stop"};
-constexpr std::array<std::string_view, 6> kOperations{"Preempt",      "Resume", "Load",
-                                                      "EvictWeights", "Pin",    "Unpin"};
+constexpr std::array<std::string_view, 7> kCommands{"Pause", "Resume", "Offload", "Restore",
+                                                    "Stop",  "Shrink", "Grow"};
+constexpr std::array<std::string_view, 12> kOperations{
+    "Preempt", "Resume",  "Load",  "EvictWeights", "Pin",      "Unpin",
+    "Hold",    "Release", "Drain", "Cordon",       "Uncordon", "DrainDevice"};
 constexpr std::array<std::string_view, 3> kOperationStates{"Running", "Succeeded", "Failed"};
 
 template <typename Enum, size_t N>
@@ -93,6 +94,7 @@ Desired desired_of(policies::Rung rung) {
     case policies::Rung::kPause:
         return Desired::kPaused;
     case policies::Rung::kShrink:
+        return Desired::kShrunk;
     case policies::Rung::kOffload:
         return Desired::kSuspended;
     case policies::Rung::kEvict:
@@ -104,6 +106,8 @@ Desired desired_of(policies::Rung rung) {
 policies::Rung rung_of(Desired desired) {
     if (desired == Desired::kPaused)
         return policies::Rung::kPause;
+    if (desired == Desired::kShrunk)
+        return policies::Rung::kShrink;
     return desired == Desired::kSuspended ? policies::Rung::kOffload : policies::Rung::kEvict;
 }
 

@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "scheduler/node/step.h"
+#include "scheduler/node/planner.h"
 
 #include <algorithm>
+#include <functional>
 
-// Who goes where. An instance is placed when its device has room for its process, the least of its
-// grant and, if they are not resident, its weights, beside what is spoken for: what those who
-// matter more and wait as well will need. Its grant is what is left of that, up to its limit.
+// Who goes where. An instance is placed when its devices have room for its process, the least of
+// its grant and, if they are not resident, its weights, beside what is spoken for: what those who
+// matter more and wait as well will need. Its grant is what is left of that, up to its limit. Of
+// several devices it gets all or none.
 namespace berth::node {
 
 namespace {
 
-bool waits_for_room(const Instance& i) {
-    if (i.remove_wanted || i.process_alive)
-        return false;
-    return i.state == InstanceState::kPending || i.state == InstanceState::kLoading ||
-           (i.state == InstanceState::kEvicted && i.held_by == HeldBy::kPlanner);
+std::string list_of(const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names)
+        text += (text.empty() ? "" : ", ") + name;
+    return text.empty() ? "none" : text;
 }
 
-bool comes_before(const Instance& a, const Instance& b) {
-    return a.priority != b.priority ? a.priority > b.priority : a.order < b.order;
+const char* distance_words(int distance) {
+    static constexpr const char* kWords[] = {
+        "its weights are resident", "its weights are being loaded there",
+        "its weights come from host memory", "its weights come from an image", ""};
+    return kWords[distance];
 }
 
 } // namespace
@@ -28,148 +33,273 @@ std::vector<Instance*> Step::by_priority() {
     for (auto& [name, i] : s_.instances)
         all.push_back(&i);
     std::sort(all.begin(), all.end(),
-              [](const Instance* a, const Instance* b) { return comes_before(*a, *b); });
+              [this](const Instance* a, const Instance* b) { return comes_before(s_, *a, *b); });
     return all;
 }
 
-void Step::schedule() {
-    if (!s_.ready || s_.stopping)
-        return;
-    for (auto& [id, load] : s_.loads)
-        if (load.state == Load::State::kPlanning && load.phase == "waiting")
-            try_go(load);
-    for (Instance* i : by_priority()) {
-        const bool settled =
-            i->state == InstanceState::kRunning || i->state == InstanceState::kPaused ||
-            i->state == InstanceState::kSuspended || i->state == InstanceState::kStarting;
-        if ((i->remove_wanted || i->restart_wanted) && i->process_alive && settled &&
-            i->substate != "Killed") {
-            begin_rung(*i, policies::Rung::kEvict, i->held_by, s_.policy.preemption.grace_period);
-            continue;
-        }
-        if (waits_for_room(*i) && i->state != InstanceState::kLoading && i->restart_at <= now_) {
-            place(*i);
-        } else if (i->state == InstanceState::kSuspended && i->held_by == HeldBy::kPlanner &&
-                   i->session && i->restart_at <= now_) {
-            Error why;
-            static_cast<void>(resume_suspended(*i, true, why));
-        }
-    }
-}
-
-std::vector<const Device*> Step::candidates(const Instance& i) const {
-    std::vector<const Device*> all;
-    for (const auto& [id, device] : s_.devices)
-        if (i.spec.devices.empty() || std::find(i.spec.devices.begin(), i.spec.devices.end(),
-                                                id.value) != i.spec.devices.end())
-            all.push_back(&device);
-    return all;
-}
-
-// What must be free for it to be started there: its weights while they are loaded, then its
-// process.
-uint64_t Step::need_bytes(const Instance& i, const DeviceId& device) const {
-    const uint64_t process = grant_bytes_min(i.spec) + process_overhead_bytes(s_, device);
-    const policies::ModelSpec* model = s_.documents.find_model(i.spec.model);
-    if (model == nullptr)
-        return process;
-    const LoadKey key = load_key(*model, device);
-    if (resident(s_, key) != nullptr)
-        return process;
-    for (const auto& [id, load] : s_.loads)
-        if (load.key == key && load.state == Load::State::kLoading)
-            return process; // the load counts already
-    const auto weights = s_.known_weight_bytes.find(key);
-    const auto loader = s_.known_load_overhead.find(key);
-    return (weights != s_.known_weight_bytes.end() ? weights->second : 0) +
-           std::max(loader != s_.known_load_overhead.end() ? loader->second : 0, process);
-}
-
+// What those who wait and come before (or after) the taker will need there.
 uint64_t Step::spoken_for(const DeviceId& device, const Instance& taker, bool by_lower) const {
-    uint64_t bytes = 0;
-    const DeviceUsage on_device = usage(s_, device);
-    for (const auto& [name, i] : s_.instances) {
-        if (name == taker.name || comes_before(taker, i) != by_lower)
-            continue;
-        const bool resumes = i.state == InstanceState::kSuspended &&
-                             i.held_by == HeldBy::kPlanner && i.device == device;
-        if (resumes) {
-            bytes += grant_bytes_min(i.spec);
-            continue;
-        }
-        if (!waits_for_room(i) ||
-            (i.device && i.state == InstanceState::kLoading && *i.device != device))
-            continue;
-        bool is_candidate = false;
-        for (const Device* one : candidates(i))
-            is_candidate = is_candidate || one->id == device;
-        const uint64_t need = need_bytes(i, device);
-        // Who can never fit here keeps nobody waiting.
-        if (is_candidate && need + on_device.reserve_bytes <= on_device.total_bytes)
-            bytes += need;
-    }
-    return bytes;
+    // The board only reads here.
+    Board board(const_cast<NodeState&>(s_)); // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    for (const auto& [name, i] : s_.instances)
+        if (name != taker.name && waits(s_, i, now_) && comes_before(s_, taker, i) == by_lower)
+            for (const Board::Claim& claim : board.claims_of(i))
+                board.rows()[claim.row].claimed_before_bytes += claim.bytes;
+    const Board::Row* row = board.find(device);
+    return row == nullptr ? 0 : row->claimed_before_bytes;
 }
 
-void Step::place(Instance& i) {
-    const policies::ModelSpec* model = s_.documents.find_model(i.spec.model);
-    struct Fit {
-        const Device* device;
-        bool resident;
-        uint64_t need, available, most;
-    };
-    std::vector<Fit> fits;
-    for (const Device* device : candidates(i)) {
-        const DeviceUsage now = usage(s_, device->id);
-        const uint64_t taken = spoken_for(device->id, i, false);
-        const bool here = model == nullptr || resident(s_, load_key(*model, device->id)) != nullptr;
-        fits.push_back(
-            {device, here, need_bytes(i, device->id),
-             now.free_bytes > taken ? now.free_bytes - taken : 0,
-             now.total_bytes > now.reserve_bytes ? now.total_bytes - now.reserve_bytes : 0});
+// Why it must wait whatever room there is; empty: it need not.
+std::string Step::held_back(const Instance& i, std::string& words) {
+    if (i.on_hold) {
+        words = "on hold; `berth release " + i.name.value + "` lets it go";
+        return "OnHold";
     }
-    if (fits.empty()) {
-        std::string here;
+    if (!window_open(i.spec.class_name)) {
+        words = "its class " + i.spec.class_name + " may not run now; " + window_words(i);
+        return "OutsideSchedule";
+    }
+    return "";
+}
+
+void Step::place(Instance& i, Board& board) {
+    std::string words;
+    if (std::string reason = held_back(i, words); !reason.empty())
+        return wait_for_room(i, std::move(reason), std::move(words));
+    const policies::ModelSpec* model = board.model_of(i);
+    Decision decision;
+    decision.kind = "Place";
+    decision.object = object_of(i);
+    std::vector<Fit> fits = find_fits(i, board, decision);
+    const size_t count = i.spec.device_count;
+    if (fits.size() < count) {
+        std::vector<std::string> here;
         for (const auto& [id, device] : s_.devices)
-            here += (here.empty() ? "" : ", ") + id.value;
-        return wait_for_room(i, "DeviceNotFound",
-                             "none of its devices is on this node; here are: " +
-                                 (here.empty() ? "none" : here));
+            here.push_back(id.value);
+        const bool known = !decision.candidates.empty();
+        const bool soon = std::any_of(
+            decision.candidates.begin(), decision.candidates.end(),
+            [](const Decision::Candidate& one) { return one.why.rfind("cordoned", 0) != 0; });
+        return wait_for_room(
+            i,
+            !known ? "DeviceNotFound"
+            : soon ? "WaitingForDevice"
+                   : "DeviceUnavailable",
+            known ? "it needs " + std::to_string(count) + " of its devices, " +
+                        std::to_string(fits.size()) + " will take it now: " + rejections(decision)
+                  : "none of its devices is on this node; here are: " + list_of(here),
+            &decision);
     }
-    std::sort(fits.begin(), fits.end(), [](const Fit& a, const Fit& b) {
-        const bool a_fits = a.need <= a.available, b_fits = b.need <= b.available;
+    if (std::string over = quota_words(i, fits.front()); !over.empty()) {
+        note_fits(i, fits, decision);
+        return wait_for_room(i, "QuotaExceeded", std::move(over), &decision);
+    }
+    const bool all_fit =
+        std::all_of(fits.begin(), fits.begin() + static_cast<long>(count),
+                    [](const Fit& fit) { return fit.need_bytes <= fit.available_bytes; });
+    if (!all_fit)
+        return find_room(i, board, fits, decision);
+    note_fits(i, fits, decision);
+    fits.resize(count);
+    for (const Fit& fit : fits) {
+        for (Decision::Candidate& one : decision.candidates)
+            one.taken = one.taken || one.name == "device/" + fit.row->device->id.value;
+        decision.winner += (decision.winner.empty() ? "" : ", ") + fit.row->device->id.value;
+    }
+    if (std::all_of(fits.begin(), fits.end(), [](const Fit& fit) { return fit.resident; })) {
+        decision.outcome = "started";
+        decide(i, decision);
+        return start_process(i, board, fits);
+    }
+    decision.outcome = "its weights are loaded first";
+    decide(i, decision);
+    const DeviceId device = fits.front().row->device->id;
+    i.devices = {device};
+    enter(i, InstanceState::kLoading, "", "", model->path + " onto " + device.value);
+    start_load(load_key(*model, device), ModelName(model->name), i.priority);
+    board.placed(i);
+}
+
+// Its candidates, best first; the others' reasons are noted in the decision.
+std::vector<Step::Fit> Step::find_fits(const Instance& i, Board& board, Decision& decision) {
+    const policies::ModelSpec* model = board.model_of(i);
+    const bool returns = i.state == InstanceState::kEvicted;
+    std::vector<Fit> fits;
+    for (Board::Row& row : board.rows()) {
+        if (!Board::is_candidate(i, row))
+            continue;
+        std::string no;
+        if (row.device->cordoned)
+            no = "cordoned: " + row.device->cordon_reason;
+        else if (returns)
+            no = return_refusal(i, row);
+        if (!no.empty()) {
+            decision.candidates.push_back(
+                {"device/" + row.device->id.value, no, false, row.free_bytes});
+            continue;
+        }
+        Fit fit;
+        fit.row = &row;
+        fit.need_bytes = board.need_bytes(i, row);
+        const uint64_t claimed = claimed_bytes(i, row);
+        fit.available_bytes = row.free_bytes > claimed ? row.free_bytes - claimed : 0;
+        if (model != nullptr) {
+            const Board::Weights& weights = board.weights(*model, row);
+            fit.resident = weights.resident;
+            fit.distance = weights.distance;
+        }
+        fits.push_back(fit);
+    }
+    const bool pack = s_.policy.placement.strategy == policies::PlacementStrategy::kPack;
+    std::sort(fits.begin(), fits.end(), [pack](const Fit& a, const Fit& b) {
+        const bool a_fits = a.need_bytes <= a.available_bytes;
+        const bool b_fits = b.need_bytes <= b.available_bytes;
         if (a_fits != b_fits)
             return a_fits;
-        if (a.resident != b.resident)
-            return a.resident;
-        if (a.available != b.available)
-            return a.available > b.available;
-        return a.device->id < b.device->id;
+        if (a.distance != b.distance)
+            return a.distance < b.distance;
+        if (a.available_bytes != b.available_bytes)
+            return (a.available_bytes > b.available_bytes) != (pack && a_fits);
+        return a.row->device->id < b.row->device->id;
     });
-    const Fit& best = fits.front();
-    if (best.need <= best.available) {
-        if (best.resident)
-            return start_process(i, best.device->id, best.available);
-        i.device = best.device->id;
-        enter(i, InstanceState::kLoading, "", "", model->path + " onto " + best.device->id.value);
-        start_load(load_key(*model, best.device->id), ModelName(model->name), i.priority);
-        return;
-    }
-    const policies::PriorityClass* of_class = s_.policy.find_class(i.spec.class_name);
-    Taker who{object_of(i), i.priority, of_class != nullptr && of_class->preempts_lower,
-              model != nullptr ? load_key(*model, best.device->id) : LoadKey{}, &i.last_decision};
-    std::string why = best.need > best.most ? "the device can never hold that" : "";
-    if (best.need <= best.most && make_room(best.device->id, best.need - best.available, who, why))
-        return wait_for_room(i, "WaitingForReclaim",
-                             format_bytes(best.need - best.available) + " are being freed on " +
-                                 best.device->id.value);
-    wait_for_room(i, "InsufficientMemory",
-                  "needs " + format_bytes(best.need) + " on " + best.device->id.value + ", " +
-                      room_words(s_, best.device->id, best.available) +
-                      (why.empty() ? "" : "; " + why));
+    // Devices of two kinds cost a process differently: of several they are of one kind.
+    if (i.spec.device_count > 1 && !fits.empty())
+        std::erase_if(fits, [kind = fits.front().row->device->kind](const Fit& fit) {
+            return fit.row->device->kind != kind;
+        });
+    return fits;
 }
 
-void Step::wait_for_room(Instance& i, std::string reason, std::string message) {
+// For the record: what each of its devices has for it.
+void Step::note_fits(const Instance& i, const std::vector<Fit>& fits, Decision& decision) {
+    for (const Fit& fit : fits) {
+        const bool room = fit.need_bytes <= fit.available_bytes;
+        std::string why = (room ? format_bytes(fit.available_bytes) + " are free for it"
+                                : "needs " + format_bytes(fit.need_bytes) + ", " +
+                                      format_bytes(fit.available_bytes) + " are free for it");
+        if (!i.spec.model.empty() && *distance_words(fit.distance) != '\0')
+            why += std::string("; ") + distance_words(fit.distance);
+        decision.candidates.push_back(
+            {"device/" + fit.row->device->id.value, why, false, fit.available_bytes});
+    }
+}
+
+// What is spoken for there by those who come before. What they cannot get now anyway is lent to
+// those who would give way to them.
+uint64_t Step::claimed_bytes(const Instance& i, const Board::Row& row) const {
+    if (!preemptible(s_, i) || i.grant_state == GrantState::kUnconfirmed)
+        return row.claimed_before_bytes;
+    return row.claimed_before_bytes - std::min(row.claimed_before_bytes, row.lent_bytes);
+}
+
+std::string Step::rejections(const Decision& decision) {
+    std::string text;
+    for (const Decision::Candidate& one : decision.candidates)
+        if (!one.taken)
+            text += (text.empty() ? "" : "; ") + one.name + ": " + one.why;
+    return text;
+}
+
+// No device has room as it is: the cheapest ones are cleared, or it waits.
+void Step::find_room(Instance& i, Board& board, const std::vector<Fit>& fits, Decision& decision) {
+    const policies::ModelSpec* model = board.model_of(i);
+    const policies::PriorityClass* of_class = s_.policy.find_class(i.spec.class_name);
+    const size_t count = i.spec.device_count;
+    const bool preempts = of_class != nullptr && of_class->preempts_lower;
+    const std::optional<int64_t> below =
+        preempts
+            ? std::optional(effective_priority(s_, i) - s_.policy.preemption.min_priority_delta)
+            : std::nullopt;
+    const auto hopeless = [&](const Fit& fit) {
+        return !Board::could_have(*fit.row, fit.need_bytes + claimed_bytes(i, *fit.row), below);
+    };
+    // Many wait for long: their figures are told anew once a second, not with each event.
+    if (i.reason == "InsufficientMemory" && !i.operation &&
+        now_ - i.refused_at<kRefusalTold&& static_cast<size_t>(
+                                std::count_if(fits.begin(), fits.end(), hopeless)) +
+                            count>
+                   fits.size())
+        return preempts ? board.lend(i) : void();
+    note_fits(i, fits, decision);
+    std::vector<RoomPlan> plans;
+    std::string failed_reason = "InsufficientMemory", failed_words;
+    size_t ready = 0;
+    for (const Fit& fit : fits) {
+        if (fit.need_bytes <= fit.available_bytes) {
+            ++ready;
+            continue;
+        }
+        const DeviceId& device = fit.row->device->id;
+        Taker who{object_of(i),     effective_priority(s_, i),
+                  preempts,         model != nullptr ? load_key(*model, device) : LoadKey{},
+                  &i.last_decision, is_urgent(i)};
+        RoomPlan plan;
+        if (!failed_words.empty() && hopeless(fit))
+            continue;
+        if (fit.need_bytes > fit.row->most_bytes())
+            plan.why = "the device can never hold that";
+        else
+            plan = plan_room(board, *fit.row, fit.need_bytes + claimed_bytes(i, *fit.row), who);
+        if (plan.enough) {
+            plans.push_back(std::move(plan));
+            continue;
+        }
+        if (failed_words.empty()) {
+            if (!plan.reason.empty())
+                failed_reason = plan.reason;
+            failed_words = "needs " + format_bytes(fit.need_bytes) + " on " + device.value + ", " +
+                           room_words(s_, device, fit.available_bytes) +
+                           (plan.why.empty() ? "" : "; " + plan.why);
+            note_plan(plan, who);
+        }
+    }
+    std::sort(plans.begin(), plans.end(), [](const RoomPlan& a, const RoomPlan& b) {
+        return a.cost() != b.cost() ? a.cost() < b.cost() : a.device < b.device;
+    });
+    if (ready + plans.size() < count) {
+        if (count > 1)
+            failed_words = "it needs " + std::to_string(count) + " devices at once, room is on " +
+                           std::to_string(ready + plans.size()) + "; " + failed_words;
+        i.refused_at = now_;
+        wait_for_room(i, failed_reason, failed_words, &decision);
+        if (preempts)
+            board.lend(i); // meanwhile others may use what there is
+        return;
+    }
+    plans.resize(count - ready);
+    uint64_t coming = 0;
+    std::string where;
+    for (const RoomPlan& plan : plans) {
+        coming += plan.missing_bytes;
+        where += (where.empty() ? "" : ", ") + plan.device.value;
+        if (!carry_out(plan, board, &i.last_decision)) {
+            wait_for_room(i, "InsufficientMemory", plan.decision.outcome, &decision);
+            return;
+        }
+    }
+    wait_for_room(i, "WaitingForReclaim", format_bytes(coming) + " are being freed on " + where,
+                  &decision);
+}
+
+// Online work is never delayed by a timer that protects batch: one that itself is no victim, or has
+// promised a latency, need not wait for anybody's exempt time or budget to be placed.
+bool Step::is_urgent(const Instance& i) const {
+    const policies::PriorityClass* of_class = s_.policy.find_class(i.spec.class_name);
+    return of_class != nullptr && of_class->preempts_lower &&
+           (!of_class->preemptible || i.spec.slo.has_value());
+}
+
+// A decision is recorded once, not with each new figure.
+void Step::decide(Instance& i, const Decision& decision) {
+    const std::string gist = decision.kind + "|" + decision.outcome + "|" + decision.winner;
+    if (gist == i.last_decision || s_.policy.mode == policies::PolicyMode::kOff)
+        return;
+    i.last_decision = gist;
+    act(decision);
+}
+
+void Step::wait_for_room(Instance& i, std::string reason, std::string message,
+                         const Decision* decision) {
     if (i.operation && reason != "WaitingForReclaim") {
         const Error error{ErrorCode::kResourceExhausted, message, reason, 0};
         // It was evicted and stays so: a failed resume leaves nothing half done.
@@ -182,6 +312,13 @@ void Step::wait_for_room(Instance& i, std::string reason, std::string message) {
         if (i.state == InstanceState::kEvicted)
             return;
     }
+    if (decision != nullptr && i.reason != reason) {
+        Decision one = *decision;
+        one.outcome = reason + ": " + message;
+        one.carried_out = false;
+        if (s_.policy.mode != policies::PolicyMode::kOff)
+            act(std::move(one));
+    }
     if (i.reason == reason && i.message == message)
         return;
     if (i.reason == reason) { // the figures move; that is no event
@@ -191,41 +328,17 @@ void Step::wait_for_room(Instance& i, std::string reason, std::string message) {
     enter(i, i.state, "", std::move(reason), std::move(message));
 }
 
-uint64_t Step::grant_size(const Instance& i, const DeviceId& device, uint64_t available) const {
-    const uint64_t least = grant_bytes_min(i.spec);
-    const uint64_t lower = spoken_for(device, i, true);
-    const uint64_t left = available > lower ? available - lower : 0;
-    return std::clamp(grant_bytes_whole(left), least, grant_bytes_max(i.spec));
-}
-
-void Step::start_process(Instance& i, const DeviceId& device, uint64_t available) {
-    const policies::ModelSpec* model = s_.documents.find_model(i.spec.model);
-    cancel_timers(i);
-    i.device = device;
-    i.overhead_bytes = process_overhead_bytes(s_, device);
-    i.grant_bytes = grant_size(i, device, available - i.overhead_bytes);
-    i.grant_state = GrantState::kReserved;
-    i.process_alive = true;
-    i.process = ProcessRef{};
-    i.process_digest = policies::process_digest(i.spec, model);
-    i.restart_wanted = false;
-    i.desired = Desired::kRunning;
-    i.held_by = HeldBy::kNobody;
-    i.engine_state = EngineState::kUnknown;
-    i.phases.clear();
-    i.counters = Counters{};
-    i.last_decision.clear();
-    ++i.starts;
-    if (model != nullptr) {
-        const WeightSet* set = resident(s_, load_key(*model, device));
-        i.weights = set->id;
-        s_.weights.at({device, set->id}).last_used = now_;
-    }
-    enter(i, InstanceState::kStarting, "", "",
-          "on " + device.value + " with a grant of " + format_bytes(i.grant_bytes));
-    arm(i.timer, Timer{Timer::Kind::kStart, i.name, {}}, now_ + i.spec.engine.start_deadline);
-    act(StartProcess{i.name, i.spec, model != nullptr ? *model : policies::ModelSpec{}, device,
-                     i.grant_bytes});
+// What its tenant has on the devices, of what it may have; empty: there is room for this too.
+std::string Step::quota_words(const Instance& i, const Fit& fit) const {
+    const uint64_t wanted =
+        (grant_bytes_min(i.spec) + fit.row->overhead_bytes) * i.spec.device_count;
+    const std::optional<uint64_t> left = quota_left(s_, i.spec.tenant);
+    if (!left || wanted <= *left)
+        return "";
+    const policies::TenantSpec* tenant = find_tenant(s_, i.spec.tenant);
+    return "tenant " + tenant->name + " may have " + format_bytes(tenant->device_memory_bytes_max) +
+           " on devices beside shared weights (maxDeviceMemory), " + format_bytes(*left) +
+           " of it are left; this needs " + format_bytes(wanted);
 }
 
 } // namespace berth::node

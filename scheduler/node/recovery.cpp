@@ -2,6 +2,8 @@
 #include "scheduler/node/step.h"
 #include "scheduler/node/tiers.h"
 
+#include <algorithm>
+
 // After a restart of the daemon: the records say what was; the facts (which processes live, what
 // their engines say when they are back) decide. Live grants are Unconfirmed until then.
 namespace berth::node {
@@ -16,6 +18,7 @@ bool has_process(InstanceState state) {
     case InstanceState::kPaused:
     case InstanceState::kSuspended:
     case InstanceState::kResuming:
+    case InstanceState::kUnkillable:
         return true;
     default:
         return false;
@@ -41,9 +44,20 @@ void Step::on(const InstanceRecovered& event) {
                           event.grant_bytes_resume == 0
                       ? InstanceState::kPaused
                       : InstanceState::kSuspended;
-    const bool unseen = event.state == InstanceState::kStarting && !event.process;
-    if (has_process(i.state) && (event.alive || unseen) && s_.devices.contains(event.device)) {
-        i.device = event.device;
+    if (event.came_from)
+        i.came_from = *event.came_from;
+    i.on_hold = event.on_hold;
+    i.waiting_since = event.waiting_since.value_or(now_);
+    i.disruptions = event.disruptions;
+    i.running_since = i.busy_at = now_;
+    const bool known = !event.devices.empty() &&
+                       std::all_of(event.devices.begin(), event.devices.end(),
+                                   [this](const DeviceId& id) { return s_.devices.contains(id); });
+    // Its start was on record, its pid not yet; it may have been preempted meanwhile.
+    const bool unseen = !event.process && (event.state == InstanceState::kStarting ||
+                                           event.state == InstanceState::kPreempting);
+    if (has_process(i.state) && (event.alive || unseen) && known) {
+        i.devices = event.devices;
         if (!event.weights.empty())
             i.weights = event.weights;
         i.process = event.process;
@@ -52,6 +66,8 @@ void Step::on(const InstanceRecovered& event) {
         i.endpoint = event.endpoint;
         i.grant_bytes = event.grant_bytes;
         i.grant_bytes_resume = event.grant_bytes_resume;
+        i.grant_bytes_next = event.grant_bytes_next;
+        i.shrunk_by = event.shrunk_by;
         i.grant_state = GrantState::kUnconfirmed;
         i.overhead_bytes = event.overhead_bytes;
         i.host_bytes = event.host_bytes;
@@ -78,6 +94,15 @@ void Step::finish_recovery() {
             ended(*i, false, "ended while the daemon was away", "");
             continue;
         }
+        if (i->state == InstanceState::kUnkillable) {
+            // What the kill was to end may have been found again only now.
+            act(KillProcess{i->name, i->process});
+            continue;
+        }
+        if (is_plain_process(*i)) {
+            go_on(*i);
+            continue;
+        }
         if (i->session)
             continue;
         if (i->state == InstanceState::kStarting)
@@ -85,13 +110,33 @@ void Step::finish_recovery() {
                 now_ + i->spec.engine.start_deadline);
         else if (i->state == InstanceState::kPreempting || i->state == InstanceState::kResuming)
             arm(i->timer, Timer{Timer::Kind::kReconnect, i->name, {}}, now_ + kReconnectTime);
-        if (i->spec.engine.driver == policies::DriverKind::kProcess)
-            i->grant_state = GrantState::kHeld;
     }
     const std::map<OperationId, Operation> operations = s_.operations;
     for (const auto& [id, operation] : operations)
         if (s_.operations.contains(id))
             finish_recovered(operation);
+}
+
+// A plain process has no session that could say where it is: what was under way is done again.
+void Step::go_on(Instance& i) {
+    i.grant_state = GrantState::kHeld;
+    switch (i.state) {
+    case InstanceState::kStarting:
+        if (i.process)
+            return become_running(i);
+        return arm(i.timer, Timer{Timer::Kind::kStart, i.name, {}},
+                   now_ + i.spec.engine.start_deadline);
+    case InstanceState::kPreempting:
+        return begin_rung(i, rung_of(i.desired), i.held_by, s_.policy.preemption.grace_period);
+    case InstanceState::kPaused:
+        return act(StopProcess{i.name, i.process});
+    case InstanceState::kResuming:
+        i.deadline = now_ + s_.policy.resume.verify_timeout;
+        arm(i.timer, Timer{Timer::Kind::kRung, i.name, {}}, i.deadline);
+        return act(ContinueProcess{i.name, i.process});
+    default:
+        return;
+    }
 }
 
 // What was under way when the daemon died is finished from the facts, or goes on.
@@ -103,20 +148,32 @@ void Step::finish_recovered(const Operation& operation) {
     const auto is = [i](InstanceState state) { return i != nullptr && i->state == state; };
     bool done = false;
     switch (operation.kind) {
+    case OperationKind::kDrainDevice: {
+        const auto device =
+            s_.devices.find(DeviceId(operation.object.substr(operation.object.find('/') + 1)));
+        if (device == s_.devices.end() || device->second.cordoned)
+            return; // watch_drains() ends it
+        break;      // it was put back in service meanwhile
+    }
+    case OperationKind::kDrain:
     case OperationKind::kPreempt:
         if (is(InstanceState::kPreempting))
             return;
         done = (is(InstanceState::kPaused) && operation.mode == policies::Rung::kPause) ||
                (is(InstanceState::kSuspended) && operation.mode != policies::Rung::kEvict) ||
+               (operation.mode == policies::Rung::kShrink && i != nullptr && is_shrunk(*i) &&
+                i->process_alive) ||
                (is(InstanceState::kEvicted) && i->reason != "EngineDied");
         break;
     case OperationKind::kResume:
         if (is(InstanceState::kResuming) || is(InstanceState::kPending) ||
-            is(InstanceState::kStarting))
+            is(InstanceState::kStarting) || (i != nullptr && is_growing(*i)))
             return;
         done = is(InstanceState::kRunning);
         break;
     case OperationKind::kEvictWeights:
+        if (operation.drop)
+            return take_up_drop(operation);
         done = true;
         for (const auto& [key, set] : s_.weights)
             done = done && (is_tier(set.device) || operation.object != "weights/" + set.id.value);

@@ -15,6 +15,8 @@ struct Device {
     DeviceKind kind = DeviceKind::kHost;
     std::string name; // "NVIDIA H200"
     uint64_t total_bytes = 0;
+    bool cordoned = false; // nothing new is placed or resumed there
+    std::string cordon_reason;
 };
 
 // A sealed weight set that is resident on a device.
@@ -33,8 +35,11 @@ struct WeightSet {
     bool stale = false;        // its checkpoint has changed: dropped once nobody uses it
     bool leaving = false;      // dropped once its copies are made
     bool drop_waits = false;   // dropping, but a reader has it open: DropWeights comes after
+    std::string drop_error;    // dropping, but it could not be: its bytes stay, it is tried again
+    TimePoint drop_again;      // when; TimePoint::max() while it is being tried
     std::set<DeviceId> copied; // the tiers to which it was copied, or could not be
     TimePoint copy_after;      // no try before
+    int copies_refused = 0;    // for want of room, in a row
     DeviceId made_on;          // of a copy: the device of the set that it was made from
     std::string file;          // of an image
 };

@@ -11,6 +11,11 @@ std::optional<Error> Step::resume_refusal(const Instance& i) const {
         return Error{ErrorCode::kFailedPrecondition,
                      i.name.value + " has succeeded; change its document to run it again",
                      "NotRunning", 0};
+    if (i.state == InstanceState::kUnkillable)
+        return Error{ErrorCode::kFailedPrecondition,
+                     i.name.value + " is Unkillable: " + i.message +
+                         "; it goes on by itself once its process has ended",
+                     i.reason, 0};
     if (i.operation || i.state == InstanceState::kPreempting || i.state == InstanceState::kResuming)
         return Error{
             ErrorCode::kFailedPrecondition,
@@ -18,8 +23,17 @@ std::optional<Error> Step::resume_refusal(const Instance& i) const {
                 (i.operation ? ", operation " + i.operation->value + " is under way" : "") +
                 "; wait for it",
             "OperationInProgress", 0};
+    if (i.state == InstanceState::kSuspended)
+        for (const DeviceId& id : i.devices)
+            if (const auto device = s_.devices.find(id);
+                device != s_.devices.end() && device->second.cordoned)
+                return Error{ErrorCode::kFailedPrecondition,
+                             id.value + " is cordoned (" + device->second.cordon_reason +
+                                 "): uncordon it, or evict " + i.name.value +
+                                 " so that it returns elsewhere",
+                             "DeviceUnavailable", 0};
     const bool parked = i.state == InstanceState::kPaused || i.state == InstanceState::kSuspended;
-    if (parked && !i.session)
+    if (parked && !i.session && !is_plain_process(i))
         return Error{ErrorCode::kUnavailable,
                      "the engine of " + i.name.value + " is not connected now; try again",
                      "EngineNotConnected", 0};
@@ -33,6 +47,8 @@ void Step::on(const OperatorResume& event) {
     Instance* i = find(event.instance);
     if (i == nullptr)
         return refuse_operation(operation, instance_not_found(event.instance));
+    if (i->state == InstanceState::kRunning && is_shrunk(*i))
+        return resume_shrunk(*i, std::move(operation));
     if (i->state == InstanceState::kRunning)
         return answer_operation(operation, i->name.value + " is Running already");
     if (std::optional<Error> no = resume_refusal(*i))
@@ -45,16 +61,8 @@ void Step::on(const OperatorResume& event) {
     s_.operations[operation.id] = operation;
     i->operation = operation.id;
     act(PersistOperation{operation});
-    if (i->state == InstanceState::kPaused) {
-        i->came_from = InstanceState::kPaused;
-        i->desired = Desired::kRunning;
-        i->rung_started = now_;
-        i->deadline = now_ + s_.policy.resume.verify_timeout;
-        enter(*i, InstanceState::kResuming, "Restoring");
-        arm(i->timer, Timer{Timer::Kind::kRung, i->name, {}}, i->deadline);
-        send(*i, CommandKind::kResume);
-        return;
-    }
+    if (i->state == InstanceState::kPaused)
+        return resume_paused(*i);
     if (i->state == InstanceState::kSuspended) {
         Error why;
         if (!resume_suspended(*i, false, why))
@@ -77,11 +85,23 @@ void Step::on(const OperatorResume& event) {
     // schedule() starts it; the operation ends when it runs (or cannot).
 }
 
+void Step::resume_paused(Instance& i) {
+    i.came_from = InstanceState::kPaused;
+    i.desired = Desired::kRunning;
+    i.rung_started = now_;
+    i.deadline = now_ + s_.policy.resume.verify_timeout;
+    enter(i, InstanceState::kResuming, "Restoring");
+    arm(i.timer, Timer{Timer::Kind::kRung, i.name, {}}, i.deadline);
+    if (is_plain_process(i))
+        act(ContinueProcess{i.name, i.process});
+    else
+        send(i, CommandKind::kResume);
+}
+
 // Reserves first; a resume happens only into memory that is set aside for it.
 bool Step::resume_suspended(Instance& i, bool automatic, Error& why) {
-    const Device& device = s_.devices.at(*i.device);
-    const uint64_t standard = device.kind == DeviceKind::kCuda ? kCudaMarginBytes : 0;
-    const uint64_t margin = automatic ? s_.policy.resume.memory_margin_bytes.value_or(standard) : 0;
+    const Device& device = s_.devices.at(i.devices.front());
+    const uint64_t margin = automatic ? margin_bytes(device.id) : 0;
     const DeviceUsage now = usage(s_, device.id);
     const uint64_t taken = spoken_for(device.id, i, false) + margin;
     const uint64_t available =
@@ -124,11 +144,27 @@ void Step::resume_done(Instance& i) {
     cancel_timers(i);
     i.grant_state = i.session ? GrantState::kHeld : GrantState::kUnconfirmed;
     i.host_bytes = 0;
+    i.pause_late = false;
     i.held_by = HeldBy::kNobody;
     i.desired = Desired::kRunning;
+    if (i.came_from == InstanceState::kSuspended) { // what there was no room for comes by itself
+        const bool less = i.grant_bytes < i.grant_bytes_resume;
+        i.shrunk_by = less ? HeldBy::kPlanner : HeldBy::kNobody;
+        i.grant_bytes_resume = less ? i.grant_bytes_resume : 0;
+    }
     enter(i, InstanceState::kRunning);
-    if (i.operation)
+    const bool asked = i.operation.has_value();
+    if (asked)
         finish_operation(*i.operation, std::nullopt, i.name.value + " is Running");
+    if (asked && is_shrunk(i))
+        static_cast<void>(grow_back(i)); // an operator's resume undoes a Shrink too
+}
+
+void Step::on(const ProcessContinued& event) {
+    Instance* i = find(event.instance);
+    if (i != nullptr && i->process == event.process && is_plain_process(*i) &&
+        i->state == InstanceState::kResuming)
+        resume_done(*i);
 }
 
 void Step::resume_failed(Instance& i, const Error& why) {
@@ -155,7 +191,7 @@ void Step::resume_failed(Instance& i, const Error& why) {
         return;
     // The reserved bytes stay counted until the driver says how much of them it holds.
     i.grant_state = i.session ? GrantState::kHeld : GrantState::kUnconfirmed;
-    act(ConfirmBytes{i.name, *i.device, i.process});
+    act(ConfirmBytes{i.name, i.devices.front(), i.process});
 }
 
 } // namespace berth::node

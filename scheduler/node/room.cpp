@@ -1,183 +1,368 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "scheduler/node/step.h"
+#include "scheduler/node/planner.h"
 
 #include <algorithm>
+#include <array>
 
 // How room is made: first idle weight sets are dropped, which hurts nobody who runs; then instances
-// of lower classes are offloaded; then evicted, as the policy allows. Nothing is begun unless it
-// all together suffices.
+// of lower classes give a part of their memory, all of it, or end, as the policy allows and no
+// further than is needed. Nothing is begun unless it all together suffices.
 namespace berth::node {
 
-struct Step::Victim {
-    InstanceName name;
-    int64_t priority = 0;
-    TimePoint since;
-    uint64_t offload_bytes = 0;
-    uint64_t evict_bytes = 0;
-};
+using policies::Rung;
 
 namespace {
 
-template <typename Victims>
-void order_victims(Victims& victims, const std::vector<policies::VictimOrder>& order) {
-    std::sort(victims.begin(), victims.end(), [&order](const auto& a, const auto& b) {
+// What a victim could give on one device, by the furthest rung that it may be taken to.
+struct Victim {
+    const Instance* i = nullptr;
+    int64_t priority = 0;
+    uint64_t shrink_bytes = 0;
+    uint64_t offload_bytes = 0;
+    uint64_t evict_bytes = 0;
+    Rung rung = Rung::kEvict; // chosen
+    uint64_t bytes = 0;       // that it gives by that
+
+    uint64_t at_most(Rung furthest) const {
+        uint64_t most = shrink_bytes;
+        if (furthest >= Rung::kOffload)
+            most = std::max(most, offload_bytes);
+        return furthest >= Rung::kEvict ? std::max(most, evict_bytes) : most;
+    }
+    uint64_t by(Rung one) const {
+        return one == Rung::kShrink    ? shrink_bytes
+               : one == Rung::kOffload ? offload_bytes
+                                       : evict_bytes;
+    }
+};
+
+void order_victims(std::vector<Victim>& victims, const std::vector<policies::VictimOrder>& order) {
+    std::sort(victims.begin(), victims.end(), [&order](const Victim& a, const Victim& b) {
         for (policies::VictimOrder by : order) {
             if (by == policies::VictimOrder::kLowestPriority && a.priority != b.priority)
                 return a.priority < b.priority;
             if (by == policies::VictimOrder::kLargestReclaimable && a.evict_bytes != b.evict_bytes)
                 return a.evict_bytes > b.evict_bytes;
-            if (by == policies::VictimOrder::kYoungestFirst && a.since != b.since)
-                return a.since > b.since;
+            if (by == policies::VictimOrder::kYoungestFirst && a.i->since != b.i->since)
+                return a.i->since > b.i->since;
         }
-        return a.name < b.name;
+        return a.i->name < b.i->name;
     });
+}
+
+// The first of them in order that together give `missing`; none of them without need, and each no
+// further down than is needed. Empty: they do not suffice.
+std::vector<Victim> choose(const std::vector<Victim>& victims, Rung furthest, uint64_t missing) {
+    std::vector<Victim> chosen;
+    uint64_t sum = 0;
+    for (Victim one : victims) {
+        if (sum >= missing)
+            break;
+        one.bytes = one.at_most(furthest);
+        one.rung = one.bytes == one.shrink_bytes    ? Rung::kShrink
+                   : one.bytes == one.offload_bytes ? Rung::kOffload
+                                                    : Rung::kEvict;
+        if (one.bytes == 0)
+            continue;
+        sum += one.bytes;
+        chosen.push_back(one);
+    }
+    if (sum < missing)
+        return {};
+    for (auto one = chosen.begin(); one != chosen.end();) {
+        const bool spare = sum - one->bytes >= missing;
+        sum -= spare ? one->bytes : 0;
+        one = spare ? chosen.erase(one) : std::next(one);
+    }
+    for (auto one = chosen.rbegin(); one != chosen.rend(); ++one)
+        for (Rung rung : {Rung::kShrink, Rung::kOffload}) {
+            const uint64_t gives = one->by(rung);
+            if (rung >= one->rung || gives == 0 || sum - one->bytes + gives < missing)
+                continue;
+            sum = sum - one->bytes + gives;
+            one->rung = rung;
+            one->bytes = gives;
+            break;
+        }
+    for (auto one = chosen.rbegin(); one != chosen.rend(); ++one) {
+        if (one->rung != Rung::kShrink)
+            continue;
+        const uint64_t spare = grant_bytes_whole(std::min(sum - missing, one->bytes));
+        one->bytes -= spare;
+        sum -= spare;
+    }
+    return chosen;
+}
+
+bool allows(const policies::PreemptionSpec& spec, Rung rung) {
+    return std::find(spec.modes.begin(), spec.modes.end(), rung) != spec.modes.end();
 }
 
 } // namespace
 
-uint64_t Step::coming_bytes(const DeviceId& device) const {
-    uint64_t bytes = 0;
-    for (const auto& [key, set] : s_.weights)
-        if (set.device == device && set.dropping)
-            bytes += set.bytes;
-    for (const auto& [name, i] : s_.instances) {
-        if (i.device != device || !i.process_alive)
-            continue;
-        if (i.state == InstanceState::kPreempting && i.desired == Desired::kSuspended)
-            bytes += i.grant_bytes;
-        else if ((i.state == InstanceState::kPreempting && i.desired == Desired::kEvicted) ||
-                 i.substate == "Killed")
-            bytes += i.grant_bytes + i.overhead_bytes;
+std::tuple<int64_t, size_t, size_t, size_t, size_t> Step::RoomPlan::cost() const {
+    int64_t highest = moves.empty() ? INT64_MIN : moves.front().priority;
+    std::array<size_t, 4> by_rung{};
+    for (const Move& move : moves) {
+        highest = std::max(highest, move.priority);
+        ++by_rung.at(static_cast<size_t>(move.rung));
     }
-    for (const auto& [id, load] : s_.loads)
-        if (load.key.device == device && load.state == Load::State::kEnding)
-            bytes += placed_bytes(load);
-    return bytes;
+    return {highest, by_rung[static_cast<size_t>(Rung::kEvict)],
+            by_rung[static_cast<size_t>(Rung::kOffload)],
+            by_rung[static_cast<size_t>(Rung::kShrink)], drops.size()};
 }
 
-std::vector<Step::Victim> Step::find_victims(const DeviceId& device, const Taker& who,
-                                             Decision& decision) const {
-    std::vector<Victim> victims;
-    for (const auto& [name, i] : s_.instances) {
-        if (i.device != device || !i.process_alive || object_of(i) == who.object)
-            continue;
-        std::string no;
-        const bool up = i.state == InstanceState::kRunning || i.state == InstanceState::kPaused ||
-                        i.state == InstanceState::kSuspended || i.state == InstanceState::kStarting;
-        if (!preemptible(s_, i))
-            no = "its class may not be preempted";
-        else if (who.priority - i.priority < s_.policy.preemption.min_priority_delta)
-            no = "its priority " + std::to_string(i.priority) + " is not " +
-                 std::to_string(s_.policy.preemption.min_priority_delta) + " below " +
-                 std::to_string(who.priority);
-        else if (!up || i.substate == "Killed")
-            no = "it is " + std::string(to_string(i.state)) + " already";
-        else if (i.grant_state == GrantState::kUnconfirmed)
-            no = "its engine is not connected";
-        if (!no.empty()) {
-            decision.candidates.push_back({object_of(i), no, false, i.grant_bytes});
-            continue;
-        }
-        Victim one{name, i.priority, i.since, 0, i.grant_bytes + i.overhead_bytes};
-        if (i.session && (i.state == InstanceState::kRunning || i.state == InstanceState::kPaused))
-            one.offload_bytes = i.grant_bytes;
-        victims.push_back(one);
-    }
-    order_victims(victims, s_.policy.preemption.victim_order);
-    return victims;
+// Why an instance is no victim of that taker; "" when it is one.
+std::string Step::victim_refusal(const Instance& i, const Taker& who) const {
+    const bool up = i.state == InstanceState::kRunning || i.state == InstanceState::kPaused ||
+                    i.state == InstanceState::kSuspended || i.state == InstanceState::kStarting;
+    const int64_t priority = effective_priority(s_, i);
+    if (!preemptible(s_, i))
+        return "its class may not be preempted";
+    if (who.priority - priority < s_.policy.preemption.min_priority_delta)
+        return "its priority " + std::to_string(priority) + " is not " +
+               std::to_string(s_.policy.preemption.min_priority_delta) + " below " +
+               std::to_string(who.priority);
+    if (!up || i.substate == "Killed")
+        return "it is " + std::string(to_string(i.state)) + " already";
+    if (i.grant_state == GrantState::kUnconfirmed)
+        return "its engine is not connected";
+    return "";
 }
 
-bool Step::make_room(const DeviceId& device, uint64_t shortage, const Taker& who,
-                     std::string& why) {
-    const uint64_t coming = coming_bytes(device);
-    if (coming >= shortage)
-        return true;
-    const uint64_t missing = shortage - coming;
-    Decision decision;
+// Until when it is spared, and why: it has just come (preemptExemptTime), or it was disturbed often
+// enough (disruptionBudget).
+std::optional<TimePoint> Step::spared_until(const Instance& i, std::string& reason,
+                                            std::string& why) const {
+    const policies::PreemptionSpec& spec = s_.policy.preemption;
+    if (i.state == InstanceState::kRunning && now_ - i.running_since < spec.exempt_time) {
+        reason = "PreemptExempt";
+        why = "it runs for " + format_duration(now_ - i.running_since) +
+              " only (preemptExemptTime: " + format_duration(spec.exempt_time) + ")";
+        return i.running_since + spec.exempt_time;
+    }
+    const auto& budget = spec.disruption_budget;
+    const auto first = std::find_if(i.disruptions.begin(), i.disruptions.end(),
+                                    [&](TimePoint at) { return now_ - at < budget.window; });
+    const auto count = static_cast<uint64_t>(i.disruptions.end() - first);
+    if (count < budget.preemptions_max)
+        return std::nullopt;
+    reason = "DisruptionBudgetExhausted";
+    why = "it was preempted " + std::to_string(count) + " times within " +
+          format_duration(budget.window) +
+          " (disruptionBudget: " + std::to_string(budget.preemptions_max) + ")";
+    return budget.preemptions_max == 0
+               ? TimePoint::max()
+               : *(i.disruptions.end() - static_cast<long>(budget.preemptions_max)) + budget.window;
+}
+
+// Whether somebody who is served before the taker waits for that very set: dropping it would only
+// make him load it again.
+bool Step::is_awaited(const WeightSet& set, const Taker& who) const {
+    const auto taker = std::find_if(s_.instances.begin(), s_.instances.end(), [&](const auto& one) {
+        return object_of(one.second) == who.object;
+    });
+    for (const auto& [name, i] : s_.instances) {
+        if (!waits(s_, i, now_) || i.spec.model.empty() ||
+            (taker != s_.instances.end() ? !comes_before(s_, i, taker->second)
+                                         : effective_priority(s_, i) < who.priority))
+            continue;
+        const policies::ModelSpec* model = s_.documents.find_model(i.spec.model);
+        if (model != nullptr && set.keys.contains(load_key(*model, set.device)))
+            return true;
+    }
+    return false;
+}
+
+Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64_t needed_bytes,
+                               const Taker& who) {
+    const DeviceId& device = row.device->id;
+    RoomPlan plan;
+    plan.device = device;
+    plan.reason = "InsufficientMemory";
+    plan.missing_bytes = needed_bytes > row.free_bytes ? needed_bytes - row.free_bytes : 0;
+    if (plan.missing_bytes <= row.coming_bytes) {
+        plan.enough = true;
+        return plan;
+    }
+    const uint64_t missing = plan.missing_bytes - row.coming_bytes;
+    Decision& decision = plan.decision;
     decision.kind = "Preempt";
     decision.object = who.object;
     decision.inputs = {{"device", device.value},
                        {"missing", format_bytes(missing)},
                        {"priority", std::to_string(who.priority)},
                        {"mode", std::string(policies::to_string(s_.policy.mode))}};
-    std::vector<WeightSet*> idle;
-    for (auto& [key, set] : s_.weights)
-        if (set.device == device && !set.dropping && !set.pinned && !set.keys.contains(who.keep) &&
-            lease_holders(s_, set).empty())
+    std::vector<const WeightSet*> idle;
+    for (auto at = s_.weights.lower_bound({device, WeightSetId{}});
+         at != s_.weights.end() && at->first.first == device; ++at) {
+        const WeightSet& set = at->second;
+        if (!set.dropping && !set.pinned && !set.keys.contains(who.keep) &&
+            !board.is_leased(row, set) && !is_awaited(set, who))
             idle.push_back(&set);
-    std::sort(idle.begin(), idle.end(),
-              [](const WeightSet* a, const WeightSet* b) { return a->last_used < b->last_used; });
+    }
+    std::sort(idle.begin(), idle.end(), [](const WeightSet* a, const WeightSet* b) {
+        return a->last_used != b->last_used ? a->last_used < b->last_used : a->id < b->id;
+    });
     uint64_t found = 0;
     size_t sets = 0;
     for (; sets < idle.size() && found < missing; ++sets)
         found += idle[sets]->bytes;
 
-    std::vector<Victim> victims;
-    if (who.preempts_lower)
-        victims = find_victims(device, who, decision);
-    policies::Rung rung = policies::Rung::kOffload;
-    size_t count = 0;
-    auto take = [&](auto bytes_of) {
-        uint64_t sum = found;
-        for (count = 0; count < victims.size() && sum < missing; ++count)
-            sum += bytes_of(victims[count]);
-        return sum >= missing;
-    };
-    const auto& modes = s_.policy.preemption.modes;
-    const bool may_offload =
-        std::find(modes.begin(), modes.end(), policies::Rung::kOffload) != modes.end();
-    bool enough = found >= missing;
-    if (!enough && may_offload)
-        enough = take([](const Victim& one) { return one.offload_bytes; });
-    if (!enough && s_.policy.preemption.fallback_evict) {
-        rung = policies::Rung::kEvict;
-        enough = take([](const Victim& one) { return one.evict_bytes; });
+    const policies::PreemptionSpec& spec = s_.policy.preemption;
+    std::vector<Victim> victims, spared;
+    TimePoint until = TimePoint::max();
+    std::string spared_reason, spared_why;
+    for (const Instance* i : row.instances) {
+        if (!who.preempts_lower || !i->process_alive || object_of(*i) == who.object)
+            continue;
+        std::string no = victim_refusal(*i, who);
+        if (!no.empty()) {
+            decision.candidates.push_back({object_of(*i), no, false, i->grant_bytes});
+            continue;
+        }
+        Victim one{.i = i, .priority = effective_priority(s_, *i)};
+        const bool answers =
+            i->session && !i->command &&
+            (i->state == InstanceState::kRunning || i->state == InstanceState::kPaused);
+        const uint64_t least = grant_bytes_min(i->spec);
+        if (answers && allows(spec, Rung::kShrink) && who.furthest >= Rung::kShrink &&
+            i->grant_bytes > least)
+            one.shrink_bytes = grant_bytes_whole(i->grant_bytes - least);
+        if (answers && allows(spec, Rung::kOffload) && who.furthest >= Rung::kOffload)
+            one.offload_bytes = i->grant_bytes;
+        if ((spec.fallback_evict || allows(spec, Rung::kEvict)) && who.furthest >= Rung::kEvict) {
+            const WeightSet* set = i->weights ? find_set(s_, *i->weights, device) : nullptr;
+            one.evict_bytes = i->grant_bytes + i->overhead_bytes +
+                              (set != nullptr && !set->keys.contains(who.keep)
+                                   ? sole_weights_bytes(s_, *i, device)
+                                   : 0);
+        }
+        std::string reason, why;
+        if (const auto end = who.burning ? std::nullopt : spared_until(*i, reason, why)) {
+            if (*end < until || spared_reason.empty()) {
+                spared_reason = reason;
+                spared_why = object_of(*i) + ": " + why;
+            }
+            until = std::min(until, *end);
+            decision.candidates.push_back({object_of(*i), why, false, one.evict_bytes});
+            spared.push_back(one);
+            continue;
+        }
+        victims.push_back(one);
     }
-    if (!enough) {
-        why = who.preempts_lower ? "nothing that may be preempted or dropped frees enough"
-                                 : "its class preempts nobody, and no idle weight set frees enough";
-        count = 0;
+    order_victims(victims, spec.victim_order);
+    std::vector<Victim> chosen;
+    plan.enough = found >= missing;
+    for (Rung furthest : {Rung::kShrink, Rung::kOffload, Rung::kEvict}) {
+        if (plan.enough)
+            break;
+        chosen = choose(victims, furthest, missing - found);
+        plan.enough = !chosen.empty();
+    }
+    if (!plan.enough) {
+        plan.why = who.preempts_lower
+                       ? "nothing that may be preempted or dropped frees enough"
+                       : "its class preempts nobody, and no idle weight set frees enough";
+        std::vector<Victim> all = victims;
+        all.insert(all.end(), spared.begin(), spared.end());
+        order_victims(all, spec.victim_order);
+        if (!spared.empty() && !choose(all, Rung::kEvict, missing - found).empty()) {
+            plan.reason = spared_reason;
+            plan.why = spared_why;
+            wake(until);
+        }
         sets = 0;
     }
-    for (size_t n = 0; n < idle.size(); ++n)
+    for (size_t n = 0; n < idle.size(); ++n) {
         decision.candidates.push_back({"weights/" + idle[n]->id.value,
                                        n < sets ? "idle: dropped" : "not needed", n < sets,
                                        idle[n]->bytes});
-    for (size_t n = 0; n < victims.size(); ++n)
-        decision.candidates.push_back(
-            {"instance/" + victims[n].name.value,
-             n < count ? std::string(policies::to_string(rung))
-             : enough  ? "not needed"
-                       : "too small",
-             n < count,
-             rung == policies::Rung::kOffload ? victims[n].offload_bytes : victims[n].evict_bytes});
+        if (n < sets)
+            plan.drops.push_back(idle[n]->id);
+    }
+    for (const Victim& one : victims) {
+        const auto taken = std::find_if(chosen.begin(), chosen.end(),
+                                        [&one](const Victim& other) { return other.i == one.i; });
+        const bool is_taken = taken != chosen.end();
+        decision.candidates.push_back({object_of(*one.i),
+                                       is_taken      ? std::string(policies::to_string(taken->rung))
+                                       : plan.enough ? "not needed"
+                                                     : "too small",
+                                       is_taken, is_taken ? taken->bytes : one.evict_bytes});
+        if (is_taken)
+            plan.moves.push_back({one.i->name, taken->rung, taken->bytes,
+                                  one.i->grant_bytes - std::min(taken->bytes, one.i->grant_bytes),
+                                  one.priority});
+    }
     for (const Decision::Candidate& one : decision.candidates)
         if (one.taken)
             decision.winner += (decision.winner.empty() ? "" : ", ") + one.name;
-    decision.carried_out = enough && s_.policy.mode == policies::PolicyMode::kEnforce;
-    decision.outcome = !enough ? why
+    decision.carried_out = plan.enough && s_.policy.mode == policies::PolicyMode::kEnforce;
+    decision.outcome = !plan.enough ? plan.why
                        : decision.carried_out
                            ? format_bytes(missing) + " will be freed"
                            : "nothing is done: the policy's mode is " +
                                  std::string(policies::to_string(s_.policy.mode));
-    const std::string gist = decision.outcome + "|" + decision.winner;
-    if (who.last_decision == nullptr || *who.last_decision != gist) {
-        if (who.last_decision != nullptr)
-            *who.last_decision = gist;
-        if (s_.policy.mode != policies::PolicyMode::kOff)
-            act(decision);
+    return plan;
+}
+
+// On record once, not with each new figure.
+void Step::note_plan(const RoomPlan& plan, const Taker& who) {
+    const std::string gist = plan.decision.outcome + "|" + plan.decision.winner;
+    if (plan.decision.kind.empty() || (who.last_decision != nullptr && *who.last_decision == gist))
+        return;
+    if (who.last_decision != nullptr)
+        *who.last_decision = gist;
+    if (s_.policy.mode != policies::PolicyMode::kOff)
+        act(plan.decision);
+}
+
+// False: the policy's mode lets nothing be done.
+bool Step::carry_out(const RoomPlan& plan, Board& board, std::string* last_decision) {
+    if (plan.decision.kind.empty())
+        return true; // it comes already
+    Taker who;
+    who.last_decision = last_decision;
+    note_plan(plan, who);
+    if (!plan.decision.carried_out)
+        return false;
+    for (const WeightSetId& set : plan.drops)
+        drop(s_.weights.at({plan.device, set}));
+    for (const RoomPlan::Move& move : plan.moves) {
+        Instance& victim = *find(move.name);
+        disturb(victim);
+        if (move.rung == Rung::kShrink)
+            begin_shrink(victim, move.grant_left_bytes, HeldBy::kPlanner);
+        else
+            begin_rung(victim, move.rung, HeldBy::kPlanner, s_.policy.preemption.grace_period);
+        board.placed(victim);
     }
-    if (!decision.carried_out) {
-        why = decision.outcome;
+    board.refresh(plan.device);
+    return true;
+}
+
+// One more disruption; those that no budget counts any more are forgotten.
+void Step::disturb(Instance& i) {
+    const Nanoseconds window = s_.policy.preemption.disruption_budget.window;
+    std::erase_if(i.disruptions, [&](TimePoint at) { return now_ - at >= window; });
+    i.disruptions.push_back(now_);
+    dirty(i);
+}
+
+bool Step::make_room(const DeviceId& device, uint64_t shortage, const Taker& who,
+                     std::string& why) {
+    Board board(s_);
+    const Board::Row& row = *board.find(device);
+    const RoomPlan plan = plan_room(board, row, row.free_bytes + shortage, who);
+    if (!plan.enough) {
+        note_plan(plan, who);
+        why = plan.why;
         return false;
     }
-    for (size_t n = 0; n < sets; ++n)
-        drop(*idle[n]);
-    for (size_t n = 0; n < count; ++n) {
-        const bool idle_grant = rung == policies::Rung::kOffload && victims[n].offload_bytes == 0;
-        if (!idle_grant)
-            begin_rung(*find(victims[n].name), rung, HeldBy::kPlanner,
-                       s_.policy.preemption.grace_period);
+    if (!carry_out(plan, board, who.last_decision)) {
+        why = plan.decision.outcome;
+        return false;
     }
     return true;
 }

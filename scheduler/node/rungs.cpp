@@ -3,14 +3,22 @@
 
 #include <algorithm>
 
-// The ladder. A rung begins with a command and a deadline. An answer in time settles it, for
-// Offload only after the driver has confirmed the bytes. A missed deadline, an error or a short
-// reclaim moves one rung down, if the policy's fallback is Evict; the last rung ends the process.
+// The ladder. A rung begins with a command (to a plain process: a signal) and a deadline. An answer
+// in time settles it, for Shrink and Offload only after the driver has confirmed the bytes. A
+// missed deadline, an error or a short reclaim moves on to the next rung that the policy allows and
+// that gives what was asked for; after the last one the process is ended, if the fallback is Evict.
 namespace berth::node {
 
 using policies::Rung;
 
 void Step::begin_rung(Instance& i, Rung rung, HeldBy held_by, Nanoseconds grace) {
+    if (i.state == InstanceState::kUnkillable) { // its bytes come free when its process ends
+        if (i.operation)
+            finish_operation(*i.operation,
+                             Error{ErrorCode::kFailedPrecondition, i.message, i.reason, 0},
+                             i.message);
+        return;
+    }
     if (i.operation) {
         const auto found = s_.operations.find(*i.operation);
         if (found != s_.operations.end() && found->second.kind == OperationKind::kResume)
@@ -19,34 +27,80 @@ void Step::begin_rung(Instance& i, Rung rung, HeldBy held_by, Nanoseconds grace)
                                    i.name.value + " is preempted meanwhile", "Superseded", 0},
                              "preempted meanwhile");
     }
+    if (rung != Rung::kShrink) {
+        stop_growing(i);
+        i.grant_bytes_next = 0;
+    }
     if (i.state != InstanceState::kPreempting)
         i.came_from = i.state;
-    cancel_timers(i);
-    i.desired = desired_of(rung);
-    i.held_by = held_by;
+    const bool parked =
+        i.came_from == InstanceState::kPaused || i.came_from == InstanceState::kSuspended;
+    // What an operator has parked does not come back by itself because the planner needed its
+    // bytes.
+    i.held_by = parked && i.held_by == HeldBy::kOperator ? HeldBy::kOperator : held_by;
     i.grace = grace;
+    cancel_timers(i);
+    take_rung(i, rung);
+}
+
+void Step::take_rung(Instance& i, Rung rung) {
+    i.desired = desired_of(rung);
     i.rung_started = now_;
     if (!i.process_alive) { // waits for room or for a load: there is nothing to end
         enter(i, InstanceState::kPreempting, "Stopping");
-        i.device.reset();
+        i.devices.clear();
         settle(i, InstanceState::kEvicted, 0);
         return;
     }
+    const bool plain = is_plain_process(i);
     const Nanoseconds reclaim = s_.policy.preemption.reclaim_deadline;
-    i.deadline = now_ + (rung == Rung::kEvict ? std::max(grace, reclaim) : reclaim);
+    // An engine is told how long it has; a plain process has its grace from SIGTERM to SIGKILL.
+    i.deadline = now_ + (rung != Rung::kEvict ? reclaim
+                         : plain              ? i.grace
+                                              : std::max(i.grace, reclaim));
     enter(i, InstanceState::kPreempting, rung == Rung::kEvict ? "Stopping" : "Draining", "",
           std::string(policies::to_string(rung)));
+    if (plain && (rung == Rung::kShrink || rung == Rung::kOffload))
+        return rung_missed(i, Error{ErrorCode::kUnsupported,
+                                    "a plain process (driver: process) gives no memory back",
+                                    "NotSupported", 0});
     arm(i.timer, Timer{Timer::Kind::kRung, i.name, {}}, i.deadline);
     if (rung == Rung::kPause) {
-        send(i, CommandKind::kPause);
+        if (plain)
+            act(StopProcess{i.name, i.process});
+        else
+            send(i, CommandKind::kPause);
+    } else if (rung == Rung::kShrink) {
+        send(i, CommandKind::kShrink, i.grant_bytes_next);
     } else if (rung == Rung::kOffload) {
-        i.grant_bytes_resume = i.grant_bytes;
+        if (i.came_from != InstanceState::kSuspended && !is_shrunk(i))
+            i.grant_bytes_resume = i.grant_bytes;
         send(i, CommandKind::kOffload);
     } else {
-        send(i, CommandKind::kStop);
-        if (!i.session && i.process)
+        if (!plain)
+            send(i, CommandKind::kStop);
+        if ((plain || !i.session) && i.process)
             act(TerminateProcess{i.name, i.process});
     }
+}
+
+// The first rung behind the missed one, in the policy's order, that gives at least as much: Shrink
+// does not stop an engine, so it is no way on from Pause. A missed rung that is not in the list (an
+// operator may ask for any) goes on from the list's beginning.
+std::optional<Rung> Step::next_rung(const Instance& i, Rung missed) const {
+    const auto& modes = s_.policy.preemption.modes;
+    const auto place = std::find(modes.begin(), modes.end(), missed);
+    for (auto rung = place == modes.end() ? modes.begin() : place + 1; rung != modes.end();
+         ++rung) {
+        if (*rung == Rung::kEvict && missed != Rung::kEvict)
+            return Rung::kEvict;
+        if (*rung == Rung::kOffload && missed != Rung::kOffload && i.session &&
+            !is_plain_process(i))
+            return Rung::kOffload;
+    }
+    if (s_.policy.preemption.fallback_evict && missed != Rung::kEvict)
+        return Rung::kEvict;
+    return std::nullopt;
 }
 
 void Step::rung_missed(Instance& i, const Error& why) {
@@ -59,19 +113,18 @@ void Step::rung_missed(Instance& i, const Error& why) {
         kill(i);
         return;
     }
-    if (!s_.policy.preemption.fallback_evict)
+    const std::optional<Rung> next = next_rung(i, rung);
+    if (!next)
         return give_up(i, why);
-    const auto& modes = s_.policy.preemption.modes;
-    const bool may_offload = std::find(modes.begin(), modes.end(), Rung::kOffload) != modes.end();
-    const Rung next =
-        rung == Rung::kPause && may_offload && i.session ? Rung::kOffload : Rung::kEvict;
     tell(i, true, why.reason.empty() ? "RungMissed" : why.reason,
          std::string(policies::to_string(rung)) + ": " + why.message +
-             "; next: " + std::string(policies::to_string(next)));
+             "; next: " + std::string(policies::to_string(*next)));
     if (i.operation)
         if (const auto found = s_.operations.find(*i.operation); found != s_.operations.end())
-            found->second.reached = next;
-    begin_rung(i, next, i.held_by, i.grace);
+            found->second.reached = *next;
+    begin_rung(i, *next,
+               rung == Rung::kShrink && i.held_by == HeldBy::kNobody ? i.shrunk_by : i.held_by,
+               i.grace);
 }
 
 // No rung is left that the policy allows: the instance is taken for running, as far as we know.
@@ -80,11 +133,15 @@ void Step::give_up(Instance& i, const Error& why) {
     i.late_command = i.command;
     i.late_kind = i.command_kind;
     i.command.reset();
+    if (i.desired == Desired::kShrunk)
+        shrink_given_up(i);
     const bool was_paused = i.came_from == InstanceState::kPaused;
     i.desired = was_paused ? Desired::kPaused : Desired::kRunning;
     i.held_by = was_paused ? i.held_by : HeldBy::kNobody;
     enter(i, was_paused ? InstanceState::kPaused : InstanceState::kRunning, "",
           why.reason.empty() ? "PreemptFailed" : why.reason, why.message);
+    if (is_plain_process(i) && !was_paused)
+        act(ContinueProcess{i.name, i.process});
     tell(i, true, "PreemptFailed", why.message + "; the policy allows no further rung");
     if (i.operation)
         finish_operation(*i.operation, why, why.message);
@@ -97,6 +154,7 @@ void Step::settle(Instance& i, InstanceState state, uint64_t bytes_freed) {
                                                             : kPhase[2]);
     cancel_timers(i);
     i.command.reset();
+    i.pause_late = false; // what is parked is told to go on when it is resumed
     if (state == InstanceState::kSucceeded)
         i.desired = Desired::kStopped;
     i.restart_at = now_ + (i.held_by == HeldBy::kPlanner && state == InstanceState::kSuspended
@@ -111,7 +169,8 @@ void Step::settle(Instance& i, InstanceState state, uint64_t bytes_freed) {
     if (!i.operation)
         return;
     const auto found = s_.operations.find(*i.operation);
-    if (found == s_.operations.end() || found->second.kind != OperationKind::kPreempt)
+    if (found == s_.operations.end() || (found->second.kind != OperationKind::kPreempt &&
+                                         found->second.kind != OperationKind::kDrain))
         return;
     std::string text = i.name.value + " is " + std::string(to_string(state));
     if (found->second.reached != found->second.mode)
@@ -158,6 +217,15 @@ void Step::on(const CommandDone& event) {
         i->host_bytes = event.host_bytes;
         operation_phase(*i, "draining");
         return confirm(*i, event.grant_bytes);
+    case CommandKind::kShrink:
+        if (!preempting)
+            return;
+        if (event.error)
+            return rung_missed(*i, *event.error);
+        operation_phase(*i, "draining");
+        return confirm(*i, event.grant_bytes);
+    case CommandKind::kGrow:
+        return grown(*i, event);
     case CommandKind::kStop:
         return; // the process's end is what counts
     case CommandKind::kResume:
@@ -176,7 +244,25 @@ void Step::late_answer(Instance& i, const CommandDone& event) {
         return;
     i.late_command.reset();
     dirty(i);
-    if (event.error || i.state != InstanceState::kRunning)
+    const bool up = i.state == InstanceState::kRunning || i.state == InstanceState::kPaused;
+    if (i.late_kind == CommandKind::kGrow && event.error && up && !is_growing(i)) {
+        // What was reserved for it is not used; how much is, the driver says.
+        i.claimed_grant_bytes = event.grant_bytes;
+        i.grant_bytes_next = std::clamp<uint64_t>(event.grant_bytes, 1, i.grant_bytes);
+        i.grant_state = GrantState::kReserved;
+        act(ConfirmBytes{i.name, i.devices.front(), i.process});
+        return;
+    }
+    if (event.error || i.late_kind == CommandKind::kGrow)
+        return;
+    if (i.late_kind == CommandKind::kPause && i.state == InstanceState::kPreempting)
+        i.pause_late = true; // undone when it runs again
+    if (i.late_kind == CommandKind::kShrink && up && !i.command) {
+        // It has given back what counts as its own: it is told to take it again.
+        send(i, CommandKind::kGrow, i.grant_bytes);
+        return;
+    }
+    if (i.state != InstanceState::kRunning)
         return;
     if (i.late_kind == CommandKind::kPause) {
         i.reason.clear();
@@ -191,14 +277,21 @@ void Step::confirm(Instance& i, uint64_t claimed) {
     i.claimed_grant_bytes = claimed;
     i.substate = "Reclaiming";
     dirty(i);
-    act(ConfirmBytes{i.name, *i.device, i.process});
+    act(ConfirmBytes{i.name, i.devices.front(), i.process});
 }
 
 void Step::on(const BytesConfirmed& event) {
     Instance* i = find(event.instance);
-    if (i == nullptr || !i->process_alive || !i->device)
+    if (i == nullptr || !i->process_alive || i->devices.empty())
         return;
-    const uint64_t slack = confirm_slack_bytes(s_.devices.at(*i->device).kind);
+    if (event.process && !(event.process == i->process))
+        return; // of an earlier process, whose pid may be anybody's by now
+    const uint64_t slack = confirm_slack_bytes(s_.devices.at(i->devices.front()).kind);
+    if (is_growing(*i)) {
+        if (!i->command || i->command_kind != CommandKind::kGrow)
+            grow_refused(*i, event);
+        return;
+    }
     if (i->state == InstanceState::kSuspended) { // after a restore that failed
         if (event.grant_bytes && *event.grant_bytes < i->grant_bytes) {
             i->grant_bytes = *event.grant_bytes;
@@ -209,13 +302,17 @@ void Step::on(const BytesConfirmed& event) {
     }
     if (i->state != InstanceState::kPreempting || i->substate != "Reclaiming")
         return;
-    const bool admits = i->claimed_grant_bytes > slack; // it says itself that it kept more
+    const bool shrinks = i->desired == Desired::kShrunk;
+    // It says itself that it kept more.
+    const bool admits = i->claimed_grant_bytes > (shrinks ? i->grant_bytes_next : 0) + slack;
     if (!admits && event.grant_bytes && *event.grant_bytes <= i->claimed_grant_bytes + slack) {
         const uint64_t left =
             std::min(std::max(*event.grant_bytes, i->claimed_grant_bytes), i->grant_bytes);
+        i->grant_state = i->session ? GrantState::kHeld : GrantState::kUnconfirmed;
+        if (shrinks)
+            return shrunk(*i, left);
         const uint64_t freed = i->grant_bytes - left;
         i->grant_bytes = left;
-        i->grant_state = i->session ? GrantState::kHeld : GrantState::kUnconfirmed;
         return settle(*i, InstanceState::kSuspended, freed);
     }
     if (!admits && now_ + kReconfirmInterval < i->deadline) {
@@ -228,6 +325,14 @@ void Step::on(const BytesConfirmed& event) {
                               ", the driver says " +
                               (event.grant_bytes ? format_bytes(*event.grant_bytes) : "nothing"),
                           "ShortReclaim", 0});
+}
+
+void Step::on(const ProcessStopped& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || !(i->process == event.process) || !is_plain_process(*i))
+        return;
+    if (i->state == InstanceState::kPreempting && i->desired == Desired::kPaused)
+        settle(*i, InstanceState::kPaused, 0);
 }
 
 } // namespace berth::node

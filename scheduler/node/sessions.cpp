@@ -14,10 +14,9 @@ void Step::on(const ProcessStarted& event) {
     dirty(*i);
     if (i->substate == "Killed") {
         kill(*i);
-    } else if (i->state == InstanceState::kPreempting && !i->session) {
+    } else if (i->state == InstanceState::kPreempting && (is_plain_process(*i) || !i->session)) {
         act(TerminateProcess{i->name, i->process});
-    } else if (i->state == InstanceState::kStarting &&
-               i->spec.engine.driver == policies::DriverKind::kProcess) {
+    } else if (i->state == InstanceState::kStarting && is_plain_process(*i)) {
         i->grant_state = GrantState::kHeld; // it has no session that could say Ready
         become_running(*i);
     }
@@ -40,13 +39,12 @@ void Step::become_running(Instance& i) {
 
 // An engine that holds more than its grant endangers its neighbours: it is ended.
 bool Step::check_claim(Instance& i, uint64_t grant_bytes) {
-    const uint64_t slack = confirm_slack_bytes(s_.devices.at(*i.device).kind);
-    // In between, the old size is right on the way down and the reserved one on the way up.
-    if (grant_bytes <=
-        std::max(i.grant_bytes, i.state == InstanceState::kPreempting ? i.grant_bytes_resume : 0) +
-            slack)
+    const uint64_t slack = confirm_slack_bytes(s_.devices.at(i.devices.front()).kind);
+    // On the way down the old size counts until the new one is confirmed, on the way up the new one
+    // at once: in between, either is right.
+    if (grant_bytes <= i.grant_bytes + slack)
         return true;
-    if (i.substate == "Killed")
+    if (i.substate == "Killed" || i.state == InstanceState::kUnkillable)
         return false;
     i.reason = "GrantExceeded";
     i.message =
@@ -58,7 +56,7 @@ bool Step::check_claim(Instance& i, uint64_t grant_bytes) {
 
 void Step::on(const SessionOpened& event) {
     Instance* i = find(event.instance);
-    if (i == nullptr || !i->process_alive || !i->device)
+    if (i == nullptr || !i->process_alive || i->devices.empty())
         return;
     // Nobody has a token before ProcessStarted: this is a late word of an earlier process.
     if (!i->process && i->token_sha256.empty())
@@ -71,7 +69,8 @@ void Step::on(const SessionOpened& event) {
         i->endpoint = event.endpoint;
     if (event.engine_state != EngineState::kUnknown)
         i->engine_state = event.engine_state;
-    if (i->state != InstanceState::kResuming || i->grant_state != GrantState::kReserved)
+    const bool reserved = i->state == InstanceState::kResuming || is_growing(*i);
+    if (!reserved || i->grant_state != GrantState::kReserved)
         i->grant_state = GrantState::kHeld;
     dirty(*i);
     if (check_claim(*i, event.grant_bytes) && i->substate != "Killed")
@@ -89,16 +88,17 @@ void Step::reconcile(Instance& i, EngineHeld held, uint64_t grant_bytes) {
     case InstanceState::kRunning:
         if (i.reason == "EngineNotConnected")
             enter(i, i.state);
+        if (held == EngineHeld::kOffloaded)
+            return begin_rung(i, policies::Rung::kOffload, HeldBy::kPlanner,
+                              s_.policy.preemption.grace_period);
         if (held == EngineHeld::kPaused)
             send(i, CommandKind::kResume);
-        else if (held == EngineHeld::kOffloaded)
-            begin_rung(i, policies::Rung::kOffload, HeldBy::kPlanner,
-                       s_.policy.preemption.grace_period);
-        return;
+        return reconcile_growth(i, grant_bytes);
     case InstanceState::kPaused:
         if (held == EngineHeld::kNothing)
-            begin_rung(i, policies::Rung::kPause, i.held_by, s_.policy.preemption.grace_period);
-        return;
+            return begin_rung(i, policies::Rung::kPause, i.held_by,
+                              s_.policy.preemption.grace_period);
+        return reconcile_growth(i, grant_bytes);
     case InstanceState::kSuspended:
         if (held != EngineHeld::kOffloaded)
             begin_rung(i, policies::Rung::kOffload, i.held_by, s_.policy.preemption.grace_period);
@@ -113,6 +113,8 @@ void Step::reconcile(Instance& i, EngineHeld held, uint64_t grant_bytes) {
             arm(i.timer, Timer{Timer::Kind::kRung, i.name, {}}, i.deadline);
             return confirm(i, grant_bytes);
         }
+        if (i.desired == Desired::kShrunk)
+            return reconcile_shrink(i, held, grant_bytes);
         return begin_rung(i, rung_of(i.desired), i.held_by, i.grace);
     case InstanceState::kResuming: {
         if (held == EngineHeld::kNothing)
@@ -173,6 +175,10 @@ void Step::on(const EngineReport& event) {
     // Not worth a record; and the figures may be a moment old, so nothing is concluded from them.
     if (Instance* i = find(event.instance); i != nullptr && i->session)
         i->counters = event.counters;
+    if (Instance* i = find(event.instance))
+        plans_ = i->session && weigh_report(*i);
+    else
+        plans_ = false;
 }
 
 } // namespace berth::node

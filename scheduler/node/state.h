@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "policies/cron.h"
 #include "scheduler/node/instance.h"
 #include "scheduler/node/resources.h"
 
@@ -14,7 +15,20 @@
 // apply() changes it; everybody else reads it, on the decision thread.
 namespace berth::node {
 
-enum class OperationKind { kPreempt, kResume, kLoad, kEvictWeights, kPin, kUnpin };
+enum class OperationKind {
+    kPreempt,
+    kResume,
+    kLoad,
+    kEvictWeights,
+    kPin,
+    kUnpin,
+    kHold,
+    kRelease,
+    kDrain,
+    kCordon,
+    kUncordon,
+    kDrainDevice,
+};
 enum class OperationState { kRunning, kSucceeded, kFailed };
 struct Operation {
     OperationId id;
@@ -25,6 +39,7 @@ struct Operation {
     policies::Rung reached = policies::Rung::kPause; // after escalation
     std::string cause;                               // the caller's reason
     bool dry_run = false;
+    bool drop = false; // of an evict: the copies below too
     OperationState state = OperationState::kRunning;
     std::string message; // what was done, or would be
     std::optional<Error> error;
@@ -43,9 +58,28 @@ struct Timer {
         kKilled,    // a killed process has not ended
         kReconnect, // a recovered engine has not come back
         kLoadStall, // a loader has made no progress
+        kTiers,     // a copy, or a drop, is to be tried again
+        kPlan,      // something that the planner waits for is due
+        kGrow,      // a Grow is not answered
     } kind = Kind::kRung;
     InstanceName instance;
     LoadId load{};
+};
+
+// Wall-clock time, as it was last told: cron windows follow it. Steady time goes on from there.
+struct WallClock {
+    bool known = false;
+    int64_t unix_seconds = 0;
+    int64_t utc_offset_seconds = 0; // local time less UTC
+    TimePoint at;                   // when it was told
+};
+
+// A class's demand, from its triggers (demand.cpp).
+struct Demand {
+    std::map<DeviceId, TimePoint> queue_since; // above the threshold since
+    std::map<DeviceId, std::string> words;     // where it is demanded now, and why
+    std::set<DeviceId> burning;                // of these: an SLO burns
+    std::map<DeviceId, TimePoint> ended_at;    // where it was demanded last
 };
 
 struct NodeState {
@@ -63,6 +97,14 @@ struct NodeState {
     std::map<InstanceName, Instance> instances;
     std::map<OperationId, Operation> operations; // that are under way
     std::map<TimerId, Timer> timers;
+    std::optional<TimerId> tier_timer; // kTiers
+    TimePoint tier_timer_at;
+    std::string tidied_dir;                // the folder of images that was tidied last
+    std::map<std::string, Demand> demands; // of a class
+    WallClock wall;
+    std::map<std::string, std::vector<policies::Cron>> windows; // of classes that have such
+    std::optional<TimerId> plan_timer; // the planner looks again at plan_at
+    TimePoint plan_at;
     uint64_t next_id = 1; // of loads, timers, commands, arrivals
 };
 

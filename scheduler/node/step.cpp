@@ -35,39 +35,54 @@ std::vector<Action> Step::run(const Event& event) {
     if (s_.stopping)
         return {};
     std::visit([this](const auto& one) { on(one); }, event);
-    schedule();
     if (s_.ready && !s_.stopping)
-        schedule_tiers();
+        watch_drains();
+    if (plans_) {
+        schedule();
+        if (s_.ready && !s_.stopping) {
+            schedule_tiers();
+            watch_drains(); // a copy that has ended may have been the last to leave
+        }
+    }
     flush();
     return std::move(actions_);
 }
 
-void Step::flush() {
+void StepBase::flush() {
     for (const InstanceName& name : std::exchange(dirty_, {}))
         if (const Instance* i = find(name))
             actions_.push_back(PersistInstance{*i});
 }
 
-void Step::act(Action action) {
+void StepBase::act(Action action) {
     if (is_outward(action))
         flush();
     actions_.push_back(std::move(action));
 }
 
-Instance* Step::find(const InstanceName& name) {
+Instance* StepBase::find(const InstanceName& name) {
     const auto found = s_.instances.find(name);
     return found == s_.instances.end() ? nullptr : &found->second;
 }
 
-void Step::tell(const Instance& i, bool warning, std::string reason, std::string message) {
+void StepBase::tell(const Instance& i, bool warning, std::string reason, std::string message) {
     act(EmitEvent{warning, object_of(i), std::move(reason), std::move(message)});
 }
 
-void Step::enter(Instance& i, InstanceState state, std::string substate, std::string reason,
-                 std::string message) {
+void StepBase::enter(Instance& i, InstanceState state, std::string substate, std::string reason,
+                     std::string message) {
     const bool changed = i.state != state || i.reason != reason;
-    if (i.state != state)
+    if (i.state != state) {
         i.since = now_;
+        const auto runs = [](InstanceState one) {
+            return one == InstanceState::kRunning || one == InstanceState::kPreempting ||
+                   one == InstanceState::kStarting || one == InstanceState::kResuming;
+        };
+        if (state == InstanceState::kRunning && i.state != InstanceState::kPreempting)
+            i.running_since = now_;
+        if (runs(i.state) && !runs(state))
+            i.waiting_since = now_;
+    }
     i.state = state;
     i.substate = std::move(substate);
     i.reason = std::move(reason);
@@ -78,12 +93,13 @@ void Step::enter(Instance& i, InstanceState state, std::string substate, std::st
     std::string text = i.message;
     if (!i.reason.empty())
         text = i.reason + (text.empty() ? "" : ": " + text);
-    const bool warning = state == InstanceState::kFailed || i.reason == "BackOff" ||
-                         i.reason == "EngineDied" || i.reason == "InsufficientMemory";
+    const bool warning = state == InstanceState::kFailed || state == InstanceState::kUnkillable ||
+                         i.reason == "BackOff" || i.reason == "EngineDied" ||
+                         i.reason == "InsufficientMemory";
     tell(i, warning, std::string(to_string(state)), std::move(text));
 }
 
-void Step::arm(std::optional<TimerId>& slot, Timer timer, TimePoint at) {
+void StepBase::arm(std::optional<TimerId>& slot, Timer timer, TimePoint at) {
     cancel(slot);
     const TimerId id{next_id()};
     s_.timers[id] = std::move(timer);
@@ -91,7 +107,7 @@ void Step::arm(std::optional<TimerId>& slot, Timer timer, TimePoint at) {
     act(ArmTimer{id, at});
 }
 
-void Step::cancel(std::optional<TimerId>& slot) {
+void StepBase::cancel(std::optional<TimerId>& slot) {
     if (!slot)
         return;
     if (s_.timers.erase(*slot) > 0)
@@ -99,12 +115,12 @@ void Step::cancel(std::optional<TimerId>& slot) {
     slot.reset();
 }
 
-void Step::cancel_timers(Instance& i) {
+void StepBase::cancel_timers(Instance& i) {
     cancel(i.timer);
     cancel(i.aside_timer);
 }
 
-void Step::send(Instance& i, CommandKind kind, uint64_t grant_bytes) {
+void StepBase::send(Instance& i, CommandKind kind, uint64_t grant_bytes) {
     const CommandId id{next_id()};
     i.command = id;
     i.command_kind = kind;
@@ -130,7 +146,7 @@ void Step::send(Instance& i, CommandKind kind, uint64_t grant_bytes) {
         act(std::move(command));
 }
 
-void Step::operation_phase(Instance& i, const std::string& name) {
+void StepBase::operation_phase(Instance& i, const std::string& name) {
     if (!i.operation)
         return;
     const auto found = s_.operations.find(*i.operation);
@@ -141,8 +157,8 @@ void Step::operation_phase(Instance& i, const std::string& name) {
     operation.phase_started = now_;
 }
 
-void Step::finish_operation(const OperationId& id, std::optional<Error> error, std::string message,
-                            uint64_t bytes_freed) {
+void StepBase::finish_operation(const OperationId& id, std::optional<Error> error,
+                                std::string message, uint64_t bytes_freed) {
     const auto found = s_.operations.find(id);
     if (found == s_.operations.end())
         return;
@@ -162,7 +178,7 @@ void Step::finish_operation(const OperationId& id, std::optional<Error> error, s
     act(OperationDone{std::move(operation)});
 }
 
-void Step::refuse_operation(Operation operation, Error error) {
+void StepBase::refuse_operation(Operation operation, Error error) {
     operation.state = OperationState::kFailed;
     operation.message = error.message;
     operation.error = std::move(error);
@@ -172,7 +188,7 @@ void Step::refuse_operation(Operation operation, Error error) {
     act(OperationDone{std::move(operation)});
 }
 
-void Step::answer_operation(Operation operation, std::string message) {
+void StepBase::answer_operation(Operation operation, std::string message) {
     operation.state = OperationState::kSucceeded;
     operation.message = std::move(message);
     operation.started_at = operation.phase_started = now_;
@@ -182,7 +198,12 @@ void Step::answer_operation(Operation operation, std::string message) {
 }
 
 void Step::on(const DeviceSeen& event) {
-    s_.devices[event.id] = Device{event.id, event.kind, event.name, event.total_bytes};
+    s_.devices[event.id] = Device{event.id,          event.kind,     event.name,
+                                  event.total_bytes, event.cordoned, event.cordon_reason};
+}
+
+void Step::on(const WallClockTold& event) {
+    s_.wall = WallClock{true, event.unix_seconds, event.utc_offset_seconds, now_};
 }
 
 void Step::on(const Shutdown&) {
@@ -192,74 +213,6 @@ void Step::on(const Shutdown&) {
     s_.timers.clear();
     for (const auto& [name, i] : s_.instances)
         dirty_.insert(name);
-}
-
-void Step::on(const DeadlineExpired& event) {
-    const auto found = s_.timers.find(event.timer);
-    if (found == s_.timers.end())
-        return;
-    const Timer timer = found->second;
-    s_.timers.erase(found);
-    if (timer.kind == Timer::Kind::kLoadStall) {
-        load_stalled(timer.load);
-        return;
-    }
-    Instance* i = find(timer.instance);
-    if (i == nullptr)
-        return;
-    if (i->timer == event.timer)
-        i->timer.reset();
-    if (i->aside_timer == event.timer)
-        i->aside_timer.reset();
-    switch (timer.kind) {
-    case Timer::Kind::kRung:
-    case Timer::Kind::kReconnect: {
-        const bool away = timer.kind == Timer::Kind::kReconnect;
-        const bool reclaiming = i->substate == "Reclaiming";
-        const Error late{
-            ErrorCode::kDeadlineExceeded,
-            reclaiming ? "the driver has not confirmed the freed bytes in time"
-            : away     ? "the engine has not come back within " + format_duration(kReconnectTime)
-                       : "the engine has not answered " + std::string(to_string(i->command_kind)) +
-                         " within " + format_duration(now_ - i->rung_started),
-            reclaiming ? "ShortReclaim" : "DeadlineExceeded", 0};
-        if (i->state == InstanceState::kPreempting)
-            rung_missed(*i, late);
-        else if (i->state == InstanceState::kResuming)
-            resume_failed(*i, late);
-        break;
-    }
-    case Timer::Kind::kStart:
-        i->reason = "StartTimedOut";
-        i->message = "not Ready within " + format_duration(i->spec.engine.start_deadline);
-        tell(*i, true, i->reason, i->message + "; its process is ended");
-        kill(*i);
-        break;
-    case Timer::Kind::kConfirm:
-        if (i->state == InstanceState::kPreempting && i->device)
-            act(ConfirmBytes{i->name, *i->device, i->process});
-        break;
-    case Timer::Kind::kKilled:
-        if (i->substate != "Killed") {
-            kill(*i);
-            break;
-        }
-        if (!i->process) // recovered without a pid, and never seen since
-            return ended(*i, false, "its process was never seen", "");
-        i->reason = "ProcessWontEnd";
-        i->message = "killed, and still there after " + format_duration(kKilledTime) +
-                     "; its bytes stay counted until it has ended (look for a hung device)";
-        dirty(*i);
-        tell(*i, true, i->reason, i->message);
-        if (i->operation)
-            finish_operation(*i->operation,
-                             Error{ErrorCode::kDeadlineExceeded, i->message, i->reason, 0},
-                             i->message);
-        break;
-    case Timer::Kind::kBackOff:
-    case Timer::Kind::kLoadStall:
-        break; // schedule() looks at what is due
-    }
 }
 
 } // namespace berth::node

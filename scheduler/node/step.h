@@ -1,44 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "scheduler/node/board.h"
 #include "scheduler/node/limits.h"
 #include "scheduler/node/reducer.h"
+#include "scheduler/node/step_base.h"
 
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
-// Inside scheduler/node/ only: one application of one event. The methods are spread over the files
-// by topic, which the groups below name.
+// Inside scheduler/node/ only: one application of one event; the groups below name the files.
 namespace berth::node {
 
-class Step {
+class Step : private StepBase {
   public:
-    Step(NodeState& state, TimePoint now) : s_(state), now_(now) {}
+    Step(NodeState& state, TimePoint now) : StepBase(state, now) {}
     std::vector<Action> run(const Event& event);
 
   private:
-    // step.cpp: what all use
-    void act(Action action); // records what has changed first, then appends
-    void flush();            // PersistInstance for what has changed
-    void enter(Instance& i, InstanceState state, std::string substate = {}, std::string reason = {},
-               std::string message = {});
-    void dirty(const Instance& i) { dirty_.insert(i.name); }
-    Instance* find(const InstanceName& name);
-    void tell(const Instance& i, bool warning, std::string reason, std::string message);
-    uint64_t next_id() { return s_.next_id++; }
-    void arm(std::optional<TimerId>& slot, Timer timer, TimePoint at);
-    void cancel(std::optional<TimerId>& slot);
-    void cancel_timers(Instance& i);
-    void send(Instance& i, CommandKind kind, uint64_t grant_bytes = 0);
-    void finish_operation(const OperationId& id, std::optional<Error> error, std::string message,
-                          uint64_t bytes_freed = 0);
-    void refuse_operation(Operation operation, Error error);
-    void answer_operation(Operation operation, std::string message);
-    void operation_phase(Instance& i, const std::string& name);
+    // step.cpp
     void on(const DeviceSeen& event);
     void on(const DeadlineExpired& event);
     void on(const Shutdown& event);
+    void on(const WallClockTold& event);
 
     // documents.cpp
     void on(const DocumentsApplied& event);
@@ -75,11 +63,15 @@ class Step {
     void copy_made(Load& load, uint64_t bytes);
     void end_copy(Load& load, const Error& error);
     void reader_gone(const Load& load);
+    void drop_again();
+    void wake_tiers();
     void on(const ImageWritten& event);
     void tell_progress(Load& load);
     void on(const WeightsAdopted& event);
     // publish.cpp
     void on(const PublishRequested& event);
+    std::optional<Error> publish_refusal(const PublishRequested& event);
+    void on(const PrivateLoadFilled& event);
     void on(const PrivateLoadEnded& event);
     void on(const CanaryExpected& event);
     void on(const CanaryReported& event);
@@ -87,39 +79,93 @@ class Step {
     void on(const LeaseOpened& event);
     void on(const LeaseClosed& event);
     void on(const WeightsDropped& event);
+    void on(const DropFailed& event);
+    void finish_evict(const OperationId& operation, const WeightSetId& set);
+    void take_up_drop(const Operation& operation);
     void on(const WeightsPin& event);
     void on(const WeightsEvict& event);
     void drop(WeightSet& set);
     std::string users_of(const WeightSet& set) const;
 
-    // placement.cpp, room.cpp
+    struct Fit;      // planner.h
+    struct RoomPlan; // planner.h
+    struct Refusal {
+        std::string reason, message;
+        uint64_t changes = 0;
+        bool lent = false;
+    };
+    using Shape = std::tuple<std::string, std::string, std::string, uint64_t, uint64_t, uint32_t,
+                             std::vector<std::string>, bool, bool, bool>;
+    using Refusals = std::map<Shape, Refusal>; // of this pass
     void schedule();
+    void tend(Instance& i, Board& board);
+    void place_unless_refused(Instance& i, Board& board, Refusals& refusals);
+    void grow_all(Board& board);
+    void grow(Instance& i, Board& board);
+    uint64_t wanted_bytes(const Instance& i) const;
+    void wake(TimePoint at); // the planner looks again then
+    void arm_wake();
+    // placement.cpp
     std::vector<Instance*> by_priority();
-    std::vector<const Device*> candidates(const Instance& i) const;
-    uint64_t need_bytes(const Instance& i, const DeviceId& device) const;
     uint64_t spoken_for(const DeviceId& device, const Instance& taker, bool by_lower) const;
-    void place(Instance& i);
-    void start_process(Instance& i, const DeviceId& device, uint64_t available);
-    uint64_t grant_size(const Instance& i, const DeviceId& device, uint64_t available) const;
-    void wait_for_room(Instance& i, std::string reason, std::string message);
-    // Starts to free `shortage` bytes for `who`; true when they are coming.
+    std::string held_back(const Instance& i, std::string& words);
+    void place(Instance& i, Board& board);
+    std::vector<Fit> find_fits(const Instance& i, Board& board, Decision& decision);
+    bool is_urgent(const Instance& i) const;
+    static void note_fits(const Instance& i, const std::vector<Fit>& fits, Decision& decision);
+    void find_room(Instance& i, Board& board, const std::vector<Fit>& fits, Decision& decision);
+    uint64_t claimed_bytes(const Instance& i, const Board::Row& row) const;
+    std::string quota_words(const Instance& i, const Fit& fit) const;
+    static std::string rejections(const Decision& decision);
+    void start_process(Instance& i, Board& board, const std::vector<Fit>& fits);
+    uint64_t grant_size(const Instance& i, const std::vector<Fit>& fits) const;
+    void decide(Instance& i, const Decision& decision);
+    void wait_for_room(Instance& i, std::string reason, std::string message,
+                       const Decision* decision = nullptr);
+    // room.cpp
     struct Taker {
         std::string object;
         int64_t priority = 0;
         bool preempts_lower = false;
         LoadKey keep; // a set with this key is not dropped
         std::string* last_decision = nullptr;
+        bool burning = false; // no timer that protects a victim delays it
+        policies::Rung furthest = policies::Rung::kEvict;
     };
+    // Starts to free `shortage` bytes for `who`; true when they are coming.
     bool make_room(const DeviceId& device, uint64_t shortage, const Taker& who, std::string& why);
-    struct Victim;
-    std::vector<Victim> find_victims(const DeviceId& device, const Taker& who,
-                                     Decision& decision) const;
-    uint64_t coming_bytes(const DeviceId& device) const;
+    RoomPlan plan_room(const Board& board, const Board::Row& row, uint64_t needed_bytes,
+                       const Taker& who);
+    bool carry_out(const RoomPlan& plan, Board& board, std::string* last_decision);
+    bool is_awaited(const WeightSet& set, const Taker& who) const;
+    void note_plan(const RoomPlan& plan, const Taker& who);
+    std::string victim_refusal(const Instance& i, const Taker& who) const;
+    std::optional<TimePoint> spared_until(const Instance& i, std::string& reason,
+                                          std::string& why) const;
+    void disturb(Instance& i);
+    // demand.cpp
+    bool weigh_report(Instance& i);
+    void watch_demand();
+    void answer_demand(Board& board);
+    bool is_demanded(const Instance& i) const;
+    bool higher_demand(const Instance& i, const DeviceId& device, std::string& words,
+                       int64_t& priority) const;
+    bool window_open(const std::string& class_name) const;
+    std::string window_words(const Instance& i) const;
+    void watch_windows();
+    void close_window(Instance& i);
+    // returns.cpp
+    std::string return_refusal(const Instance& i, const Board::Row& row);
+    uint64_t margin_bytes(const DeviceId& device) const;
+    void come_back(Instance& i, Board& board);
+    void watch_starvation();
 
     // preempt.cpp, rungs.cpp
     void on(const OperatorPreempt& event);
     std::optional<Error> preempt_refusal(const Instance& i, policies::Rung mode) const;
     void begin_rung(Instance& i, policies::Rung rung, HeldBy held_by, Nanoseconds grace);
+    void take_rung(Instance& i, policies::Rung rung);
+    std::optional<policies::Rung> next_rung(const Instance& i, policies::Rung missed) const;
     void rung_missed(Instance& i, const Error& why);
     void give_up(Instance& i, const Error& why);
     void settle(Instance& i, InstanceState state, uint64_t bytes_freed);
@@ -128,10 +174,44 @@ class Step {
     void late_answer(Instance& i, const CommandDone& event);
     void on(const BytesConfirmed& event);
     void confirm(Instance& i, uint64_t claimed);
+    void on(const ProcessStopped& event);
+
+    // resize.cpp: while it runs
+    void begin_shrink(Instance& i, uint64_t grant_bytes, HeldBy held_by);
+    void shrunk(Instance& i, uint64_t left);
+    void shrink_given_up(Instance& i);
+    void reconcile_shrink(Instance& i, EngineHeld held, uint64_t grant_bytes);
+    // Only a Running or Paused engine that is connected, within its limit; else nothing is done.
+    void begin_grow(Instance& i, uint64_t grant_bytes);
+    void grown(Instance& i, const CommandDone& event);
+    void grow_refused(Instance& i, const BytesConfirmed& event);
+    void grow_unanswered(Instance& i);
+    void growth_over(Instance& i);
+    std::string take_growth(Instance& i);
+    void stop_growing(Instance& i);
+    void reconcile_growth(Instance& i, uint64_t grant_bytes);
+    // Back to its size before Shrink, as far as there is room.
+    std::optional<Error> grow_back(Instance& i);
+    void resume_shrunk(Instance& i, Operation operation);
+    uint64_t growth_room(const Instance& i) const;
+    // Whether the planner may give it back what a Shrink, or a resume into less room, has left out.
+    bool may_grow(const Instance& i) const;
+
+    // operators.cpp: hold, drain, cordon
+    void on(const OperatorHold& event);
+    void on(const OperatorDrain& event);
+    void on(const DeviceCordon& event);
+    void on(const DeviceDrain& event);
+    void set_cordon(Device& device, bool cordoned, const std::string& reason);
+    void send_away(Instance& i, const DeviceId& device, Nanoseconds timeout);
+    void watch_drains();
+    void watch_drain(Operation& operation);
+    void end_phase(Operation& operation, const std::string& name);
 
     // resume.cpp
     void on(const OperatorResume& event);
     std::optional<Error> resume_refusal(const Instance& i) const;
+    void resume_paused(Instance& i);
     bool resume_suspended(Instance& i, bool automatic, Error& why);
     void resume_done(Instance& i);
     void resume_failed(Instance& i, const Error& why);
@@ -146,7 +226,14 @@ class Step {
     void on(const EngineReport& event);
     void become_running(Instance& i);
     bool check_claim(Instance& i, uint64_t grant_bytes);
+    void on(const ProcessInspected& event);
     void on(const ProcessExited& event);
+    void on(const LeaderExited& event);
+    void on(const KillRefused& event);
+    void become_unkillable(Instance& i, std::string reason, std::string message);
+    void kill_again(Instance& i);
+    void on(const ProcessContinued& event);
+    void go_on(Instance& i);
     void process_gone(Instance& i);
     void ended(Instance& i, bool clean, const std::string& description,
                const std::string& log_path);
@@ -156,35 +243,8 @@ class Step {
     void finish_recovery();
     void finish_recovered(const Operation& operation);
 
-    NodeState& s_;
-    TimePoint now_;
-    std::vector<Action> actions_;
-    std::set<InstanceName> dirty_;
+    TimePoint wake_ = TimePoint::max();
+    bool plans_ = true; // false: the event changed nothing that a decision rests on
 };
-
-// What must be as small as this after Offload, and how far the driver's figure may be from the
-// engine's word.
-uint64_t confirm_slack_bytes(DeviceKind kind);
-Desired desired_of(policies::Rung rung);
-policies::Rung rung_of(Desired desired);
-std::string object_of(const Instance& i); // "instance/NAME"
-
-// What an operator asked of an instance, as the operation that will answer it.
-template <typename Event>
-Operation requested(const Event& event, OperationKind kind) {
-    Operation operation;
-    operation.id = event.operation;
-    operation.kind = kind;
-    operation.instance = event.instance;
-    operation.object = "instance/" + event.instance.value;
-    operation.cause = event.reason;
-    operation.dry_run = event.dry_run;
-    return operation;
-}
-
-inline Error instance_not_found(const InstanceName& name) {
-    return Error{ErrorCode::kNotFound, "no instance '" + name.value + "'; see `berth status`",
-                 "InstanceNotFound", 0};
-}
 
 } // namespace berth::node

@@ -86,13 +86,21 @@ Step::Chance Step::copy_chance(WeightSet& set, const DeviceId& tier) {
     for (const auto& [id, load] : s_.loads)
         if (!load.copy_to.empty())
             return Chance::kLater; // one at a time
-    if (tier == kImageTier && !s_.weights.contains({kHostTier, set.id}) &&
+    const auto above = s_.weights.find({kHostTier, set.id});
+    const bool from_host = above != s_.weights.end() && !above->second.dropping;
+    if (tier == kImageTier && !from_host &&
         usage(s_, set.device).free_bytes < process_overhead_bytes(s_, set.device))
         return Chance::kNone;
     return make_tier_room(tier, set);
 }
 
 void Step::schedule_tiers() {
+    if (s_.tidied_dir != s_.policy.memory.image_dir) {
+        s_.tidied_dir = s_.policy.memory.image_dir;
+        if (!s_.tidied_dir.empty())
+            act(TidyImages{s_.tidied_dir});
+    }
+    drop_again();
     for (auto& [key, set] : s_.weights)
         if (set.stale && !set.dropping && lease_holders(s_, set).empty())
             drop(set);
@@ -114,6 +122,29 @@ void Step::schedule_tiers() {
     for (auto& [key, set] : s_.weights)
         if (set.leaving && !set.dropping)
             leave(set);
+    wake_tiers();
+}
+
+void Step::drop_again() {
+    for (auto& [key, set] : s_.weights)
+        if (set.dropping && !set.drop_error.empty() && now_ >= set.drop_again) {
+            set.drop_again = TimePoint::max();
+            act(DropWeights{set.id, set.device});
+        }
+}
+
+// A node on which nothing happens tries again all the same.
+void Step::wake_tiers() {
+    TimePoint next = TimePoint::max();
+    for (const auto& [key, set] : s_.weights) {
+        const TimePoint at = set.dropping ? set.drop_again : set.copy_after;
+        if (at > now_)
+            next = std::min(next, at);
+    }
+    if (next == TimePoint::max() || (s_.tier_timer && s_.tier_timer_at <= next))
+        return;
+    s_.tier_timer_at = next;
+    arm(s_.tier_timer, Timer{Timer::Kind::kTiers, {}, {}}, next);
 }
 
 // Out of its device, once the copies of it that will be made are made.
@@ -185,13 +216,8 @@ void Step::copy_planned(Load& load, const LoadPlanned& event) {
         act(GoLoad{load.id});
         return;
     }
-    if (event.set == load.from)
-        if (const auto set = s_.weights.find({load.source, load.from}); set != s_.weights.end()) {
-            set->second.copied.erase(load.copy_to);
-            set->second.copy_after = now_ + kCopyRetryTime;
-        }
     refuse_load(load,
-                Error{ErrorCode::kResourceExhausted,
+                Error{event.set == load.from ? ErrorCode::kResourceExhausted : ErrorCode::kMismatch,
                       event.set == load.from ? "no room for the copy or for its loader's own memory"
                                              : "the loader copies " + event.set.value + " instead",
                       "CopyRefused", 0});
@@ -222,9 +248,18 @@ void Step::copy_made(Load& load, uint64_t bytes) {
         key.device = load.copy_to;
         copy.keys.insert(std::move(key));
     }
-    load.sealed = true;
     load.state = Load::State::kEnding;
-    s_.weights[{copy.device, copy.id}] = copy;
+    const bool unwanted = source->second.dropping; // it was done before it could be ended
+    if (unwanted && copy.device == kHostTier)
+        return act(KillLoad{load.id});
+    load.sealed = true;
+    WeightSet& made = s_.weights[{copy.device, copy.id}] = copy;
+    if (unwanted) {
+        made.operation = source->second.operation;
+        return drop(made);
+    }
+    if (const auto top = s_.weights.find({load.made_on, load.from}); top != s_.weights.end())
+        top->second.copies_refused = 0;
     if (copy.device == kHostTier)
         act(KeepWeights{load.id, copy});
     else
@@ -246,9 +281,18 @@ void Step::end_copy(Load& load, const Error& error) {
     const auto source = s_.weights.find({load.source, load.from});
     if (source != s_.weights.end() && source->second.dropping)
         return; // ended for that
-    const bool again = error.reason == "CopyRefused";
-    act(EmitEvent{!again, "weights/" + load.from.value, "CopyFailed",
-                  "no copy in " + load.copy_to.value + ": " + error.message});
+    std::string later;
+    const auto top = s_.weights.find({load.made_on, load.from});
+    if (error.code == ErrorCode::kResourceExhausted && top != s_.weights.end()) {
+        WeightSet& set = top->second;
+        const Nanoseconds wait = kCopyRetryTime * (1 << set.copies_refused);
+        set.copies_refused = std::min(set.copies_refused + 1, kCopyRetryDoublings);
+        set.copied.erase(load.copy_to);
+        set.copy_after = now_ + wait;
+        later = "; it is tried again in " + format_duration(wait);
+    }
+    act(EmitEvent{later.empty(), "weights/" + load.from.value, "CopyFailed",
+                  "no copy in " + load.copy_to.value + ": " + error.message + later});
 }
 
 // The last one to read a set that is being dropped lets it go.

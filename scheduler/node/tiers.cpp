@@ -44,7 +44,7 @@ TierUsage tier_usage(const NodeState& state, const DeviceId& tier) {
             continue;
         ++out.copies;
         out.used_bytes += copy.bytes;
-        out.leaving_bytes += copy.dropping ? copy.bytes : 0;
+        out.leaving_bytes += copy.dropping && copy.drop_error.empty() ? copy.bytes : 0;
     }
     for (const auto& [id, load] : state.loads)
         if (load.copy_to == tier && !load.sealed)
@@ -83,7 +83,28 @@ std::vector<DeviceId> places_of(const NodeState& state, const WeightSetId& id) {
 }
 
 std::string image_file(const NodeState& state, const WeightSetId& set) {
-    return state.policy.memory.image_dir + "/" + set.value + ".berth-image";
+    return state.policy.memory.image_dir + "/" + set.value + std::string(kImageSuffix);
+}
+
+std::optional<WeightSetId> set_of_image(std::string_view name) {
+    if (!name.ends_with(kImageSuffix))
+        return std::nullopt;
+    name.remove_suffix(kImageSuffix.size());
+    if (name.size() != kSetIdDigits ||
+        name.find_first_not_of("0123456789abcdef") != std::string_view::npos)
+        return std::nullopt;
+    return WeightSetId(std::string(name));
+}
+
+std::set<std::string> image_files(const NodeState& state, LoadId but) {
+    std::set<std::string> files;
+    for (const auto& [key, copy] : state.weights)
+        if (copy.device == kImageTier)
+            files.insert(copy.file);
+    for (const auto& [id, load] : state.loads)
+        if (load.copy_to == kImageTier && id != but)
+            files.insert(load.file);
+    return files;
 }
 
 // From the topmost tier that has it and has not failed this load already.

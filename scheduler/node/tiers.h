@@ -3,7 +3,10 @@
 
 #include "scheduler/node/state.h"
 
+#include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 // What lies below the devices: copies of weight sets in host memory and as files. A copy is a
@@ -24,7 +27,7 @@ struct TierUsage {
     uint64_t limit_bytes = 0;
     uint64_t used_bytes = 0;    // of copies, those that are being dropped included
     uint64_t making_bytes = 0;  // of copies under way
-    uint64_t leaving_bytes = 0; // part of used_bytes: being dropped
+    uint64_t leaving_bytes = 0; // part of used_bytes: being dropped, unless that has failed
     uint64_t copies = 0;
 };
 TierUsage tier_usage(const NodeState& state, const DeviceId& tier);
@@ -38,7 +41,13 @@ const WeightSet* find_copy(const NodeState& state, const DeviceId& tier, const L
 bool is_read(const NodeState& state, const WeightSet& set);
 // Where a set lies, from the top: devices, then tiers; not where it is being dropped.
 std::vector<DeviceId> places_of(const NodeState& state, const WeightSetId& set);
-// The file of a set's image under this policy.
+// The file of a set's image under this policy: DIR/ID.berth-image.
 std::string image_file(const NodeState& state, const WeightSetId& set);
+inline constexpr std::string_view kImageSuffix = ".berth-image";
+inline constexpr size_t kSetIdDigits = 16;
+// The set whose image has that name; nullopt when it is no image's name.
+std::optional<WeightSetId> set_of_image(std::string_view name);
+// The files of all images, and of those that are being written but for that one.
+std::set<std::string> image_files(const NodeState& state, LoadId but = {});
 
 } // namespace berth::node

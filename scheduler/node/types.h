@@ -6,6 +6,7 @@
 #include "cache/memory/device.h"
 #include "policies/spec.h"
 
+#include <array>
 #include <chrono>
 #include <compare>
 #include <cstdint>
@@ -62,12 +63,13 @@ enum class InstanceState {
     kPaused,     // at a layer boundary, all memory kept
     kSuspended,  // offloaded: grant returned, process and weights kept
     kResuming,
-    kSucceeded, // ended by itself, all work done
-    kFailed,    // given up; the reason says why; resume starts it again
-    kEvicted,   // process ended on purpose; returns when there is room, or by resume
+    kSucceeded,  // ended by itself, all work done
+    kFailed,     // given up; the reason says why; resume starts it again
+    kEvicted,    // process ended on purpose; returns when there is room, or by resume
+    kUnkillable, // SIGKILL did not end it: its bytes count and its device is cordoned until it ends
 };
 // Where an instance is meant to be. In Preempting it is the rung that is being taken.
-enum class Desired { kRunning, kPaused, kSuspended, kEvicted, kStopped };
+enum class Desired { kRunning, kPaused, kSuspended, kEvicted, kStopped, kShrunk };
 // Who holds an instance in Paused, Suspended or Evicted: an operator until resume, the planner
 // until there is room.
 enum class HeldBy { kNobody, kOperator, kPlanner };
@@ -82,9 +84,11 @@ enum class GrantState {
 enum class EngineState { kUnknown, kStarting, kReady, kDraining, kSucceeded, kFailed };
 // What keeps a returning engine from running (Hello.held).
 enum class EngineHeld { kNothing, kPaused, kOffloaded };
-enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop };
+enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop, kShrink, kGrow };
 
 using Phases = std::map<std::string, double>; // name of a phase -> milliseconds
+
+inline constexpr std::array<double, 6> kPercentiles{50, 90, 95, 99, 99.9, 100};
 
 // What an engine reports about once a second.
 struct Counters {
@@ -97,6 +101,9 @@ struct Counters {
     uint64_t grant_bytes = 0;
     uint64_t batch_done = 0;
     uint64_t batch_total = 0;
+    // Milliseconds at kPercentiles over its last requests; 0: none in that time.
+    std::array<double, 6> ttft_ms{};
+    std::array<double, 6> tpot_ms{};
     bool operator==(const Counters&) const = default;
 };
 

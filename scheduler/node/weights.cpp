@@ -37,7 +37,7 @@ void Step::on(const LeaseOpened& event) {
         return;
     found->second.last_used = now_;
     if (const Instance* i = find(event.instance);
-        i != nullptr && i->weights == event.set && i->device == event.device)
+        i != nullptr && i->weights == event.set && i->is_on(event.device))
         return; // its own: leased from StartProcess on
     // A process that connects again has no second mapping's worth of lease.
     for (const auto& [id, lease] : s_.leases)
@@ -86,14 +86,79 @@ void Step::on(const WeightsDropped& event) {
         return;
     if (const auto waiting = s_.operations.find(*set.operation); waiting != s_.operations.end())
         waiting->second.bytes_freed += set.bytes;
-    for (const auto& [key, other] : s_.weights)
-        if (other.operation == set.operation)
-            return; // the same set on another device is still going
+    finish_evict(*set.operation, set.id);
+}
+
+// The bytes are there still, so they go on to count; who waits for them learns why.
+void Step::on(const DropFailed& event) {
+    const auto found = s_.weights.find({event.device, event.set});
+    if (found == s_.weights.end() || !found->second.dropping || found->second.drop_waits)
+        return;
+    WeightSet& set = found->second;
+    set.drop_again = now_ + kDropRetryTime;
+    if (set.drop_error != event.error.message)
+        act(EmitEvent{true, "weights/" + set.id.value, "DropFailed",
+                      "it could not be removed from " + set.device.value + " (" +
+                          event.error.message + "): its " + format_bytes(set.bytes) +
+                          " stay counted there, and it is tried again every " +
+                          format_duration(kDropRetryTime)});
+    set.drop_error = event.error.message;
+    if (set.operation)
+        finish_evict(*set.operation, set.id);
+}
+
+// Once all that it evicts is gone, or could not go.
+void Step::finish_evict(const OperationId& operation, const WeightSetId& id) {
+    std::string stuck;
+    for (const auto& [key, set] : s_.weights) {
+        if (set.operation != operation)
+            continue;
+        if (set.drop_error.empty())
+            return; // still going
+        stuck += (stuck.empty() ? "" : "; ") + set.device.value + ": " + set.drop_error;
+    }
+    const OperationId ended = operation; // it may be a set's own
+    for (auto& [key, set] : s_.weights)
+        if (set.operation == ended)
+            set.operation.reset();
+    if (!stuck.empty()) {
+        const std::string message = "weight set " + id.value + " could not be removed (" + stuck +
+                                    "); its bytes stay counted, and it is tried again";
+        return finish_operation(ended, Error{ErrorCode::kIo, message, "DropFailed", 0}, message);
+    }
     std::string places;
-    for (const DeviceId& place : places_of(s_, set.id))
+    for (const DeviceId& place : places_of(s_, id))
         places += (places.empty() ? "; it stays in " : " and ") + place.value;
-    finish_operation(*set.operation, std::nullopt,
-                     "weight set " + set.id.value + " is gone" + places);
+    finish_operation(ended, std::nullopt, "weight set " + id.value + " is gone" + places);
+}
+
+// An evict with --drop that the daemon before this one had begun: nobody was given the set since.
+void Step::take_up_drop(const Operation& operation) {
+    std::vector<WeightSet*> sets;
+    std::string held;
+    for (auto& [key, set] : s_.weights) {
+        if (operation.object != "weights/" + set.id.value || set.dropping)
+            continue;
+        sets.push_back(&set);
+        held = set.pinned ? "pinned" : users_of(set);
+        if (!held.empty())
+            break;
+    }
+    if (!held.empty()) {
+        const std::string message = "it was not all removed when the daemon was restarted, and is "
+                                    "held meanwhile (" +
+                                    held + "); ask again";
+        return finish_operation(operation.id,
+                                Error{ErrorCode::kFailedPrecondition, message, "WeightsInUse", 0},
+                                message);
+    }
+    if (sets.empty())
+        return finish_operation(operation.id, std::nullopt,
+                                "was done when the daemon was restarted");
+    for (WeightSet* set : sets) {
+        set->operation = operation.id;
+        drop(*set);
+    }
 }
 
 void Step::on(const WeightsPin& event) {
@@ -125,12 +190,14 @@ void Step::on(const WeightsEvict& event) {
     operation.kind = OperationKind::kEvictWeights;
     operation.object = "weights/" + event.set.value;
     operation.dry_run = event.dry_run;
+    operation.drop = event.drop;
     std::vector<WeightSet*> sets;
     uint64_t bytes = 0;
     bool here = false;
     std::string below;
     for (auto& [key, set] : s_.weights) {
-        if (set.id != event.set || set.dropping)
+        // One that could not be removed may be asked for again.
+        if (set.id != event.set || (set.dropping && set.drop_error.empty()))
             continue;
         here = true;
         if (is_tier(set.device) && !event.drop) {

@@ -76,8 +76,9 @@ struct LoaderExited {
 };
 
 // An engine wants to fill segments itself: to publish them as `set`, or (is_private) to keep them.
-// `held`: it has them already, from before this berthd. -> PublicationAnswered; then LoadSealed or
-// LoadFailed, and LoaderExited once its process holds them no longer, as for a load.
+// `held`: it has them already, from before this berthd, and they count whatever else is answered.
+// -> PublicationAnswered; then LoadSealed or LoadFailed, and LoaderExited once its process holds
+// them no longer, as for a load.
 struct PublishRequested {
     uint64_t publication = 0; // chosen by the caller
     WeightSetId set;
@@ -86,10 +87,15 @@ struct PublishRequested {
     std::string holder;
     InstanceName instance; // empty: a guest
     uint64_t bytes = 0;
+    uint64_t overhead_bytes = 0; // of the loader that fills it; until PrivateLoadFilled
     bool held = false;
     bool is_private = false;
 };
-// A private load's bytes are free.
+// A private load's loader has ended: its context is free, the segments stay.
+struct PrivateLoadFilled {
+    LoadId load{};
+};
+// A private load's bytes are free; so are those of a publication that could not go on.
 struct PrivateLoadEnded {
     LoadId load{};
 };
@@ -119,6 +125,12 @@ struct LeaseClosed {
 struct WeightsDropped { // descriptors closed here and in the keeper
     WeightSetId set;
     DeviceId device;
+};
+// What keeps the set there would not let go; it is all still there.
+struct DropFailed {
+    WeightSetId set;
+    DeviceId device;
+    Error error;
 };
 struct WeightsPin {
     OperationId operation;

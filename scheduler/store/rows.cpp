@@ -194,6 +194,25 @@ void write(SQLite::Database& database, const StoreWrite& row) {
     std::visit([&](const auto& one) { put(database, one); }, row);
 }
 
+void forget_operation(SQLite::Database& database, const std::string& id) {
+    Binder(database, "DELETE FROM operations WHERE id = ?").text(id).run();
+}
+
+// The sequence's own table may be written.
+void continue_revisions(SQLite::Database& database, int64_t last_revision) {
+    const int64_t known =
+        database
+            .execAndGet("SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)")
+            .getInt64();
+    if (known >= last_revision)
+        return;
+    Binder(database, "DELETE FROM sqlite_sequence WHERE name = ?").text("events").run();
+    Binder(database, "INSERT INTO sqlite_sequence (name, seq) VALUES (?,?)")
+        .text("events")
+        .integer(last_revision)
+        .run();
+}
+
 StoredState load(SQLite::Database& database, const LoadLimits& limits) {
     StoredState state;
     state.instances = read_all<InstanceRecord>(
@@ -204,8 +223,10 @@ StoredState load(SQLite::Database& database, const LoadLimits& limits) {
     state.operations = read_all<OperationRecord>(
         database,
         "SELECT id, ifnull(request_id, ''), kind, instance, mode, state, phases, bytes_freed, "
-        "error, started_ms, ended_ms, extra FROM "
-        "(SELECT * FROM operations ORDER BY sequence DESC LIMIT ?) ORDER BY sequence",
+        "error, started_ms, ended_ms, extra FROM operations WHERE sequence IN "
+        "(SELECT sequence FROM operations WHERE ended_ms = 0 UNION "
+        "SELECT sequence FROM (SELECT sequence FROM operations ORDER BY sequence DESC LIMIT ?)) "
+        "ORDER BY sequence",
         read_operation, limits.operations);
     state.decisions = read_all<DecisionRecord>(
         database,
@@ -230,8 +251,7 @@ StoredState load(SQLite::Database& database, const LoadLimits& limits) {
                                [](Columns& at) { return PolicyRecord{at.text(), at.text()}; });
     state.meta = read_all<MetaRecord>(database, "SELECT key, value FROM meta",
                                       [](Columns& at) { return MetaRecord{at.text(), at.text()}; });
-    state.first_revision =
-        database.execAndGet("SELECT ifnull(min(revision), 0) FROM events").getInt64();
+    state.first_revision = first_revision(database);
     // AUTOINCREMENT remembers the highest revision ever given, also when its row is gone.
     state.last_revision =
         database

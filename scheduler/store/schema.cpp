@@ -5,6 +5,7 @@
 #include <sqlite3.h>
 
 #include <array>
+#include <sys/statvfs.h>
 
 namespace berth::schema {
 
@@ -48,6 +49,10 @@ ALTER TABLE instances ADD COLUMN extra TEXT NOT NULL DEFAULT '';
 ALTER TABLE operations ADD COLUMN extra TEXT NOT NULL DEFAULT '';
 ALTER TABLE placements ADD COLUMN extra TEXT NOT NULL DEFAULT '';
 )",
+    // What is under way is asked for at each start, however much has ended since.
+    R"(
+CREATE INDEX operations_running ON operations (sequence) WHERE ended_ms = 0;
+)",
 };
 
 } // namespace
@@ -57,7 +62,7 @@ int version() {
 }
 
 void configure(SQLite::Database& database) {
-    database.setBusyTimeout(2000);
+    database.setBusyTimeout(kBusyMs);
     // A query of one row tells whether the file is a database at all.
     database.execAndGet("PRAGMA schema_version");
     std::string mode = database.execAndGet("PRAGMA journal_mode = WAL").getString();
@@ -71,65 +76,121 @@ void configure(SQLite::Database& database) {
     database.exec("PRAGMA journal_size_limit = 4194304");
 }
 
-Status migrate(SQLite::Database& database) {
+Status check_version(SQLite::Database& database, const std::string& path) {
     int found = database.execAndGet("PRAGMA user_version").getInt();
-    if (found > version())
-        return fail(ErrorCode::kMismatch,
-                    fmt::format("the database has schema version {}, this berthd knows up to {}: "
-                                "start the newer berthd that wrote it, or move the file away",
-                                found, version()),
-                    "NewerSchema");
+    if (found <= version())
+        return {};
+    return fail(ErrorCode::kMismatch,
+                fmt::format("{}: the database has schema version {}, this berthd knows up to {}: "
+                            "start the newer berthd that wrote it, or give this one another "
+                            "spec.stateDir; nothing was changed",
+                            path, found, version()),
+                "NewerSchema");
+}
+
+int migrate(SQLite::Database& database) {
+    int found = database.execAndGet("PRAGMA user_version").getInt();
     for (int step = found; step < version(); ++step) {
         SQLite::Transaction transaction(database);
         database.exec(kSteps[static_cast<size_t>(step)]);
         database.exec(fmt::format("PRAGMA user_version = {}", step + 1));
         transaction.commit();
     }
-    return {};
-}
-
-void trim(SQLite::Database& database, const StoreLimits& limits) {
-    auto drop = [&](const char* table, const char* key, int64_t keep) {
-        database.exec(fmt::format("DELETE FROM {0} WHERE {1} <= (SELECT max({1}) FROM {0}) - {2}",
-                                  table, key, keep));
-    };
-    drop("events", "revision", limits.events_max);
-    drop("operations", "sequence", limits.operations_max);
-    drop("decisions", "sequence", limits.decisions_max);
+    return found;
 }
 
 bool is_corruption(const SQLite::Exception& exception) {
-    return exception.getErrorCode() == SQLITE_CORRUPT || exception.getErrorCode() == SQLITE_NOTADB;
+    const int code = exception.getErrorCode() & 0xff;
+    return code == SQLITE_CORRUPT || code == SQLITE_NOTADB;
 }
 
+bool is_trouble(const SQLite::Exception& exception) {
+    switch (exception.getErrorCode() & 0xff) {
+    case SQLITE_CONSTRAINT:
+    case SQLITE_MISMATCH:
+    case SQLITE_TOOBIG:
+    case SQLITE_MISUSE:
+    case SQLITE_RANGE:
+        return false;
+    default:
+        return true;
+    }
+}
+
+bool needs_reopen(const SQLite::Exception& exception) {
+    switch (exception.getErrorCode() & 0xff) {
+    case SQLITE_FULL:
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return false;
+    default:
+        return true;
+    }
+}
+
+namespace {
+
+// Some failures of a full disk come as errors of input and output.
+bool is_disk_full(const std::string& path) {
+    struct statvfs disk{};
+    const size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash);
+    return ::statvfs(folder.c_str(), &disk) == 0 && disk.f_bavail == 0;
+}
+
+Error disk_full(const std::string& path, const std::string& what, int source) {
+    return {ErrorCode::kResourceExhausted,
+            fmt::format("{}: the disk is full ({}): free some space there; until then engines run "
+                        "on, and nothing new is decided since it could not be written down",
+                        path, what),
+            "DiskFull", source};
+}
+
+} // namespace
+
 Error store_error(const std::string& path, const SQLite::Exception& exception) {
-    int code = exception.getErrorCode() & 0xff;
-    std::string what = exception.what();
+    const int code = exception.getErrorCode() & 0xff;
+    const int source = exception.getExtendedErrorCode();
+    const std::string what = exception.what();
     switch (code) {
     case SQLITE_FULL:
-        return {ErrorCode::kResourceExhausted,
-                fmt::format("{}: the disk is full ({}): free some space; nothing is decided until "
-                            "it can be written down",
-                            path, what),
-                "DiskFull", exception.getExtendedErrorCode()};
+        return disk_full(path, what, source);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
         return {ErrorCode::kUnavailable,
-                fmt::format("{}: another process holds the database locked ({})", path, what),
-                "StoreLocked", exception.getExtendedErrorCode()};
+                fmt::format("{}: another process holds the database locked ({}): find it with "
+                            "`fuser {}` and end it; berthd goes on by itself then",
+                            path, what, path),
+                "StoreLocked", source};
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+        return {ErrorCode::kUnavailable,
+                fmt::format("{}: cannot be written ({}): mount its file system read-write and give "
+                            "file and folder to berthd's user; berthd goes on by itself then",
+                            path, what),
+                "StoreReadOnly", source};
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
         return {ErrorCode::kCorrupt,
-                fmt::format("{}: not a sound database ({}): a restart of berthd moves it aside and "
-                            "begins a new one from what is alive",
+                fmt::format("{}: not a sound database ({}): it is moved aside and begun anew from "
+                            "what is alive",
                             path, what),
-                "StoreCorrupt", exception.getExtendedErrorCode()};
+                "StoreCorrupt", source};
     case SQLITE_CONSTRAINT:
-        return {ErrorCode::kAlreadyExists, fmt::format("{}: {}", path, what), "Constraint",
-                exception.getExtendedErrorCode()};
+        return {ErrorCode::kAlreadyExists, fmt::format("{}: {}", path, what), "Constraint", source};
+    case SQLITE_CANTOPEN:
+        if (is_disk_full(path))
+            return disk_full(path, what, source);
+        return {ErrorCode::kIo,
+                fmt::format("{}: cannot be opened ({}): the folder must be there, and be writable "
+                            "for berthd's user",
+                            path, what),
+                "StoreUnreachable", source};
     default:
-        return {ErrorCode::kIo, fmt::format("{}: {}", path, what), "StoreFailed",
-                exception.getExtendedErrorCode()};
+        if (is_disk_full(path))
+            return disk_full(path, what, source);
+        return {ErrorCode::kIo, fmt::format("{}: {}: look at the disk (dmesg)", path, what),
+                "StoreFailed", source};
     }
 }
 

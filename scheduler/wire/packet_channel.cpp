@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/wire/packet_channel.h"
 
+#include "scheduler/wire/read_round.h"
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fcntl.h>
 
 namespace berth {
@@ -16,6 +19,8 @@ namespace {
 
 // Of all channels: they share the one thread.
 size_t g_queued_fds = 0;
+// A peer that says too much is looked at again that much later.
+constexpr std::chrono::milliseconds kPacePause{10};
 
 } // namespace
 
@@ -39,13 +44,16 @@ Status PacketChannel::Outgoing::add(const std::vector<int>& copied) {
     return {};
 }
 
-PacketChannel::PacketChannel(asio::io_context& context, UniqueFd socket, Handlers handlers)
-    : socket_(context, socket.release()), handlers_(std::move(handlers)) {}
+PacketChannel::PacketChannel(asio::io_context& context, UniqueFd socket, Handlers handlers,
+                             std::shared_ptr<ReadRound> round)
+    : socket_(context, socket.release()), handlers_(std::move(handlers)), round_(std::move(round)),
+      pace_(context) {}
 
 std::shared_ptr<PacketChannel> PacketChannel::open(asio::io_context& context, UniqueFd socket,
-                                                   Handlers handlers) {
+                                                   Handlers handlers,
+                                                   std::shared_ptr<ReadRound> round) {
     std::shared_ptr<PacketChannel> channel(
-        new PacketChannel(context, std::move(socket), std::move(handlers)));
+        new PacketChannel(context, std::move(socket), std::move(handlers), std::move(round)));
     channel->wait_readable();
     return channel;
 }
@@ -57,13 +65,37 @@ void PacketChannel::wait_readable() {
     socket_.async_wait(asio::posix::stream_descriptor::wait_read,
                        [self = shared_from_this()](boost::system::error_code error) {
                            self->reading_ = false;
-                           if (!error)
+                           if (error)
+                               return;
+                           if (self->round_)
+                               self->round_->ready(self);
+                           else
                                self->read_turn();
                        });
 }
 
+bool PacketChannel::may_read_now() {
+    auto now = std::chrono::steady_clock::now();
+    double seconds = std::chrono::duration<double>(now - credited_).count();
+    credit_ = std::min(credit_ + seconds * kMessagesPerSecond, kMessagesBurst);
+    credited_ = now;
+    if (credit_ >= 1) {
+        credit_ -= 1;
+        return true;
+    }
+    pace_.expires_after(kPacePause);
+    pace_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
+        auto self = weak.lock();
+        if (!error && self && self->open_)
+            self->wait_readable();
+    });
+    return false;
+}
+
 void PacketChannel::read_turn() {
     for (int i = 0; i < kReadsPerTurn && open_ && !draining_ && queue_.empty(); ++i) {
+        if (!may_read_now())
+            return;
         Packet packet;
         auto received = receive_packet_nowait(socket_.native_handle(), packet);
         if (!received) {
@@ -86,6 +118,11 @@ void PacketChannel::enqueue(const std::string& payload, const std::vector<int>& 
         close(fmt::format("{} messages wait for the peer, which does not read them", kQueueMax));
         return;
     }
+    if (!fds.empty() && queued_fds_ + fds.size() > kQueuedFdsPerChannelMax) {
+        close(fmt::format("the peer does not read: {} descriptors wait for it", queued_fds_));
+        return;
+    }
+    queued_fds_ += fds.size();
     queue_.emplace_back(payload);
     if (auto added = queue_.back().add(fds); !added) {
         close("the peer does not read: " + added.error().message);
@@ -131,6 +168,7 @@ void PacketChannel::write_turn() {
             wait_writable();
             return;
         }
+        queued_fds_ -= queue_.front().fds.size();
         queue_.pop_front();
     }
     if (open_ && draining_)
@@ -160,6 +198,7 @@ void PacketChannel::close(std::string why) {
         return;
     open_ = false;
     queue_.clear();
+    pace_.cancel();
     // The handlers may hold the last reference to whatever called us: tell them from a fresh turn.
     asio::post(socket_.get_executor(), [self = shared_from_this(), reason = std::move(why)] {
         boost::system::error_code ignored;

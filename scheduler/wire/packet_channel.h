@@ -4,6 +4,7 @@
 #include "base/packet_socket.h"
 
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
 #include <deque>
@@ -14,20 +15,27 @@
 
 namespace berth {
 
+class ReadRound;
+
 // One SEQPACKET connection on the decision thread: whole messages in and out, descriptors beside
 // them.
 //
 // Thread rule: the io_context's one thread. Nothing blocks: what the socket does not take at once
 // waits in a queue, and until the peer has taken it nothing more is read from that peer. A peer
 // that lets kQueueMax messages wait is cut off, and so is one for whom descriptors would wait when
-// all channels together have kQueuedFdsMax of those. The channel keeps itself alive until it is
-// closed; on_close is called once, from the io_context's turn, never from within send() or close().
+// it has kQueuedFdsPerChannelMax of those, or all channels together kQueuedFdsMax. A peer that says
+// more than kMessagesPerSecond is read that fast and no faster. The channel keeps itself alive
+// until it is closed; on_close is called once, from the io_context's turn, never from within send()
+// or close().
 class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
   public:
     static constexpr size_t kQueueMax = 256;
     static constexpr size_t kQueuedFdsMax = 32;
+    static constexpr size_t kQueuedFdsPerChannelMax = 16;
     // Messages taken from one connection before others get their turn.
-    static constexpr int kReadsPerTurn = 16;
+    static constexpr int kReadsPerTurn = 4;
+    static constexpr double kMessagesPerSecond = 10'000;
+    static constexpr double kMessagesBurst = 20'000;
 
     struct Handlers {
         std::function<void(Packet packet)> on_packet;
@@ -37,8 +45,10 @@ class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
         std::function<void(const std::string& why)> on_close;
     };
 
+    // With a round the channel is read in its turns.
     static std::shared_ptr<PacketChannel> open(boost::asio::io_context& context, UniqueFd socket,
-                                               Handlers handlers);
+                                               Handlers handlers,
+                                               std::shared_ptr<ReadRound> round = {});
     PacketChannel(const PacketChannel&) = delete;
     PacketChannel& operator=(const PacketChannel&) = delete;
 
@@ -51,6 +61,7 @@ class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
     bool is_open() const { return open_; }
 
   private:
+    friend class ReadRound;
     // Its descriptors count towards kQueuedFdsMax while it waits.
     struct Outgoing {
         explicit Outgoing(std::string bytes) : payload(std::move(bytes)) {}
@@ -62,16 +73,23 @@ class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
         std::vector<UniqueFd> fds;
     };
 
-    PacketChannel(boost::asio::io_context& context, UniqueFd socket, Handlers handlers);
+    PacketChannel(boost::asio::io_context& context, UniqueFd socket, Handlers handlers,
+                  std::shared_ptr<ReadRound> round);
     void wait_readable();
     void wait_writable();
     void read_turn();
+    bool may_read_now(); // else it goes on by itself later
     void write_turn();
     void enqueue(const std::string& payload, const std::vector<int>& fds);
 
     boost::asio::posix::stream_descriptor socket_;
     Handlers handlers_;
+    std::shared_ptr<ReadRound> round_;
+    boost::asio::steady_timer pace_;
+    double credit_ = kMessagesBurst;
+    std::chrono::steady_clock::time_point credited_ = std::chrono::steady_clock::now();
     std::deque<Outgoing> queue_;
+    size_t queued_fds_ = 0;
     bool open_ = true;
     bool reading_ = false;  // a wait for the next message is under way
     bool draining_ = false; // no more reads; close when the queue is empty

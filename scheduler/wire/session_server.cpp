@@ -2,53 +2,51 @@
 #include "scheduler/wire/session_server.h"
 
 #include "base/log.h"
+#include "scheduler/wire/system_names.h"
 
 #include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <grp.h>
-#include <pwd.h>
 #include <unistd.h>
+#include <utility>
 
 namespace berth {
 
 namespace asio = boost::asio;
 
-namespace {
-
-// Whether a user is a member of a group, by primary group or by the group's list. Both look-ups go
-// to the system's databases; they are made once a connection, never once a message.
-bool is_member(uint32_t uid, uint32_t gid, const std::string& group_name) {
-    group entry{};
-    group* found = nullptr;
-    std::vector<char> buffer(16 << 10);
-    if (::getgrnam_r(group_name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
-        found == nullptr)
-        return false;
-    if (found->gr_gid == gid)
-        return true;
-    passwd user{};
-    passwd* user_found = nullptr;
-    std::vector<char> user_buffer(16 << 10);
-    if (::getpwuid_r(uid, &user, user_buffer.data(), user_buffer.size(), &user_found) != 0 ||
-        user_found == nullptr)
-        return false;
-    for (char** member = found->gr_mem; *member != nullptr; ++member)
-        if (std::string_view(*member) == user_found->pw_name)
-            return true;
-    return false;
+Result<PeerPolicy> PeerPolicy::of(uint32_t own_uid, const std::string& group) {
+    PeerPolicy policy{own_uid, group, {}};
+    if (group.empty())
+        return policy;
+    policy.gid = SystemNames().gid_of(group);
+    if (!policy.gid)
+        return fail(ErrorCode::kNotFound,
+                    fmt::format("spec.group names the group '{}', which this system does not "
+                                "have: create it or leave the field out",
+                                group));
+    return policy;
 }
 
-} // namespace
+bool PeerPolicy::is_member(const PeerCredentials& peer) const {
+    if (!gid)
+        return false;
+    return peer.has_group(*gid) || (!peer.groups && SystemNames().is_listed(peer.uid, group));
+}
 
 bool PeerPolicy::allows(const PeerCredentials& peer) const {
-    return peer.uid == 0 || peer.uid == own_uid ||
-           (!group.empty() && is_member(peer.uid, peer.gid, group));
+    return peer.uid == 0 || peer.uid == own_uid || is_member(peer);
+}
+
+Status PeerPolicy::give(const std::string& path) const {
+    if (gid && ::chown(path.c_str(), static_cast<uid_t>(-1), *gid) != 0)
+        return fail_errno(fmt::format("giving {} to group '{}'", path, group));
+    return {};
 }
 
 SessionServer::SessionServer(asio::io_context& context, Observer& observer, PeerPolicy policy)
-    : context_(context), observer_(observer), policy_(std::move(policy)), retry_(context) {}
+    : context_(context), observer_(observer), policy_(std::move(policy)), retry_(context),
+      silent_(context), round_(std::make_shared<ReadRound>(context)) {}
 
 SessionServer::~SessionServer() {
     stop();
@@ -56,19 +54,7 @@ SessionServer::~SessionServer() {
 
 Status SessionServer::listen(const std::string& path, int mode) {
     BERTH_ASSIGN(UniqueFd fd, listen_packets(path, mode));
-    if (!policy_.group.empty()) {
-        group entry{};
-        group* found = nullptr;
-        std::vector<char> buffer(16 << 10);
-        ::getgrnam_r(policy_.group.c_str(), &entry, buffer.data(), buffer.size(), &found);
-        if (found == nullptr)
-            return fail(ErrorCode::kNotFound,
-                        fmt::format("spec.group names the group '{}', which this system does not "
-                                    "have: create it or leave the field out",
-                                    policy_.group));
-        if (::chown(path.c_str(), static_cast<uid_t>(-1), found->gr_gid) != 0)
-            return fail_errno(fmt::format("giving {} to group '{}'", path, policy_.group));
-    }
+    BERTH_TRY(policy_.give(path));
     path_ = path;
     spare_.take();
     listener_ = std::make_unique<asio::posix::stream_descriptor>(context_, fd.release());
@@ -86,8 +72,9 @@ void SessionServer::stop() {
         ::unlink(path_.c_str());
     }
     retry_.cancel();
-    for (auto& [id, channel] : sessions_)
-        channel->close("berthd stops");
+    silent_.cancel();
+    for (auto& [id, session] : sessions_)
+        session.channel->close("berthd stops");
     sessions_.clear();
 }
 
@@ -177,14 +164,8 @@ void SessionServer::admit(UniqueFd socket) {
                               policy_.group.empty() ? std::string()
                                                     : " and the members of group " + policy_.group),
                   "PeerRefused", 0});
-    if (leaves_too_few(socket.get(), DescriptorUse::kNewcomer))
-        return refuse(socket, too_many_descriptors("this node takes no more engines now"));
-    if (sessions_.size() >= kSessionsMax)
-        return refuse(socket, Error{ErrorCode::kResourceExhausted,
-                                    fmt::format("{} sessions are open, which is the limit: try "
-                                                "again when engines have left",
-                                                kSessionsMax),
-                                    "TooManySessions", 0});
+    if (auto why = no_room_for(socket.get(), peer->uid))
+        return refuse(socket, std::move(*why));
     SessionId id = next_id_++;
     PacketChannel::Handlers handlers;
     handlers.on_packet = [this, id, alive = std::weak_ptr(alive_)](Packet packet) {
@@ -198,11 +179,86 @@ void SessionServer::admit(UniqueFd socket) {
     handlers.on_close = [this, id, alive = std::weak_ptr(alive_)](const std::string& why) {
         if (alive.expired())
             return;
-        sessions_.erase(id);
+        forget(id);
         observer_.on_session_closed(id, why);
     };
-    sessions_[id] = PacketChannel::open(context_, std::move(socket), std::move(handlers));
+    Session session;
+    session.channel = PacketChannel::open(context_, std::move(socket), std::move(handlers), round_);
+    session.uid = peer->uid;
+    session.opened = std::chrono::steady_clock::now();
+    sessions_[id] = std::move(session);
+    ++half_open_;
+    ++users_[peer->uid].sessions;
+    ++users_[peer->uid].half_open;
     observer_.on_session(id, *peer);
+    watch_silent();
+}
+
+std::optional<Error> SessionServer::no_room_for(int socket, uint32_t uid) const {
+    auto full = [](std::string message, const char* reason) {
+        return Error{ErrorCode::kResourceExhausted, std::move(message), reason, 0};
+    };
+    if (leaves_too_few(socket, DescriptorUse::kNewcomer))
+        return too_many_descriptors("this node takes no more engines now");
+    if (sessions_.size() >= kSessionsMax)
+        return full(fmt::format("{} sessions are open, which is the limit: try again when engines "
+                                "have left",
+                                kSessionsMax),
+                    "TooManySessions");
+    auto found = users_.find(uid);
+    OfUser user = found == users_.end() ? OfUser{} : found->second;
+    if (user.sessions >= kSessionsPerUserMax)
+        return full(fmt::format("user {} has {} sessions open, which is the limit of one user: "
+                                "close some",
+                                uid, user.sessions),
+                    "TooManySessions");
+    if (half_open_ >= kHalfOpenMax || user.half_open >= kHalfOpenPerUserMax)
+        return full(fmt::format("{} connections have not said hello yet, {} of them of user {}: "
+                                "try again in a moment",
+                                half_open_, user.half_open, uid),
+                    "TooManyHalfOpen");
+    return std::nullopt;
+}
+
+void SessionServer::greeted(Session& session) {
+    if (std::exchange(session.greeted, true))
+        return;
+    --half_open_;
+    --users_[session.uid].half_open;
+}
+
+void SessionServer::forget(SessionId id) {
+    auto found = sessions_.find(id);
+    if (found == sessions_.end())
+        return;
+    greeted(found->second);
+    auto user = users_.find(found->second.uid);
+    if (--user->second.sessions == 0)
+        users_.erase(user);
+    sessions_.erase(found);
+}
+
+// Once a second, and only while somebody has not said hello.
+void SessionServer::watch_silent() {
+    if (watching_silent_ || half_open_ == 0)
+        return;
+    watching_silent_ = true;
+    silent_.expires_after(std::chrono::seconds(1));
+    silent_.async_wait([this, alive = std::weak_ptr(alive_)](boost::system::error_code error) {
+        if (error || alive.expired())
+            return;
+        watching_silent_ = false;
+        auto too_old = std::chrono::steady_clock::now() - kHelloMax;
+        for (const auto& [id, session] : sessions_)
+            if (!session.greeted && session.opened < too_old)
+                fail_and_close(id, 0,
+                               Error{ErrorCode::kDeadlineExceeded,
+                                     fmt::format("nothing was said on this connection for {} s: a "
+                                                 "session begins with hello",
+                                                 kHelloMax.count()),
+                                     "NoHello", 0});
+        watch_silent();
+    });
 }
 
 void SessionServer::receive(SessionId id, Packet packet) {
@@ -211,13 +267,16 @@ void SessionServer::receive(SessionId id, Packet packet) {
         fail_and_close(id, 0, message.error());
         return;
     }
+    if (auto found = sessions_.find(id);
+        found != sessions_.end() && std::holds_alternative<protocol::Hello>(*message))
+        greeted(found->second);
     observer_.on_message(id, std::move(*message), std::move(packet.fds));
 }
 
 void SessionServer::send(SessionId id, const protocol::Message& message,
                          const std::vector<int>& fds) {
     if (auto found = sessions_.find(id); found != sessions_.end())
-        found->second->send(protocol::encode(message), fds);
+        found->second.channel->send(protocol::encode(message), fds);
 }
 
 void SessionServer::fail_and_close(SessionId id, uint64_t reply_to, Error error) {
@@ -227,13 +286,13 @@ void SessionServer::fail_and_close(SessionId id, uint64_t reply_to, Error error)
     protocol::Failed failed;
     failed.id = reply_to;
     failed.error = std::move(error);
-    found->second->send(protocol::encode(failed));
-    found->second->close_after_sending(failed.error.message);
+    found->second.channel->send(protocol::encode(failed));
+    found->second.channel->close_after_sending(failed.error.message);
 }
 
 void SessionServer::close(SessionId id, const std::string& why) {
     if (auto found = sessions_.find(id); found != sessions_.end())
-        found->second->close(why);
+        found->second.channel->close(why);
 }
 
 } // namespace berth

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace berth {
@@ -124,6 +125,53 @@ TEST(Process, IsAdoptedByWhoItIsNotByItsNumber) {
     EXPECT_FALSE(is_alive(id));           // a zombie is not alive
     EXPECT_EQ(describe_exit(wait_for_end(*process)), "killed by SIGKILL");
     EXPECT_FALSE(Process::adopt(id));
+}
+
+// The middle one starts the last one, says its pid, and is killed.
+TEST(Process, ThatEndsWithItsParentEndsHoweverThatIsKilled) {
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    UniqueFd read_end(ends[0]);
+    UniqueFd write_end(ends[1]);
+    const pid_t middle = ::fork();
+    ASSERT_GE(middle, 0);
+    if (middle == 0) {
+        SpawnOptions options;
+        options.command = {"sleep", "600"};
+        options.ends_with_parent = true;
+        auto last = Process::spawn(options);
+        const int pid = last ? last->id().pid : 0;
+        (void)!::write(write_end.get(), &pid, sizeof pid);
+        for (;;)
+            ::pause();
+    }
+    int pid = 0;
+    ASSERT_EQ(::read(read_end.get(), &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+    ASSERT_NE(pid, 0);
+    auto id = process_id(pid);
+    ASSERT_TRUE(id) << id.error().message;
+    auto last = Process::adopt(*id);
+    ASSERT_TRUE(last) << last.error().message;
+    ASSERT_EQ(::kill(pid, SIGSTOP), 0); // a stopped one ends too
+    ASSERT_EQ(::kill(middle, SIGKILL), 0);
+    pollfd waiting{last->pidfd(), POLLIN, 0};
+    const bool ended = ::poll(&waiting, 1, 10'000) == 1;
+    EXPECT_TRUE(ended);
+    if (!ended)
+        (void)last->signal(SIGKILL);
+    EXPECT_EQ(::waitpid(middle, nullptr, 0), middle);
+}
+
+TEST(Process, WhoseStatusAnotherTookIsNotTakenForASuccess) {
+    auto process = shell("exit 0");
+    ASSERT_TRUE(process);
+    int status = -1;
+    ASSERT_EQ(::waitpid(process->id().pid, &status, 0), process->id().pid);
+    ASSERT_EQ(status, 0);
+    status = wait_for_end(*process);
+    EXPECT_EQ(status, kUnknownWaitStatus);
+    EXPECT_FALSE(WIFEXITED(status) || WIFSIGNALED(status));
+    EXPECT_EQ(describe_exit(status), "ended, it is not known how");
 }
 
 TEST(Process, KnowsItsOwnFolder) {

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <memory>
+#include <sstream>
 
 namespace berth::test {
 namespace {
@@ -272,38 +274,166 @@ TEST(Cli, VerifyFailsWithTheTensorsThatDiffer) {
     EXPECT_THAT(ran.err, HasSubstr("lm_head.weight"));
 }
 
-TEST(Cli, ApplySendsFilesOfAFolderInOnePieceAndAnErrorNamesFileAndLineBeforeItSends) {
+constexpr const char* kHeld =
+    R"({"id":"op-2","kind":"Hold","object":"instance/nightly","state":"Succeeded",)"
+    R"("message":"nightly is neither started nor resumed until it is released","phases":[],)"
+    R"("bytesFreed":0,"error":null,"ms":1})";
+
+TEST(Cli, HoldReleaseCordonAndUncordonSendWhatWasAskedAndSayWhatWasDone) {
     FakeNode node;
-    node.on("PUT", "/v1/policy", "kind: Model\n");
+    for (const char* path : {"/v1/instances/{name}:hold", "/v1/instances/{name}:release",
+                             "/v1/devices/{id}:cordon", "/v1/devices/{id}:uncordon"})
+        node.on("POST", path, kHeld, 202);
     node.start();
-    std::ofstream(node.folder() + "/a.yaml")
-        << "apiVersion: berth/v1\nkind: Model\nmetadata: {name: m}\nspec: {path: /models/m}\n";
-    std::ofstream(node.folder() + "/b.yaml")
-        << "apiVersion: berth/v1\nkind: Model\nmetadata: {name: n}\nspec: {pth: /models/n}\n";
-    std::string a = node.folder() + "/a.yaml";
-    Ran wrong = run_berth(node.socket(), "apply -f " + a + " " + node.folder() + "/b.yaml");
-    EXPECT_EQ(wrong.exit_code, 1);
-    EXPECT_THAT(wrong.err, HasSubstr("b.yaml:4:"));
-    EXPECT_THAT(node.seen(), IsEmpty()) << "nothing may be applied of a wrong whole";
-    Ran right = run_berth(node.socket(), "apply -f " + a);
-    EXPECT_EQ(right.exit_code, 0) << right.err;
-    EXPECT_EQ(right.out, "applied Model/m\n");
-    ASSERT_EQ(node.seen().size(), 1u);
-    EXPECT_THAT(node.seen()[0].body, HasSubstr("name: m"));
-    EXPECT_THAT(node.seen()[0].target, HasSubstr("a.yaml"));
+    Ran held = run_berth(node.socket(), "hold nightly --reason upgrade --request-id r1");
+    EXPECT_EQ(held.exit_code, 0) << held.err;
+    EXPECT_THAT(held.out, HasSubstr("instance/nightly: Hold Succeeded"));
+    EXPECT_THAT(held.out, HasSubstr("until it is released"));
+    EXPECT_THAT(held.out, Not(HasSubstr("freed")));
+    EXPECT_EQ(run_berth(node.socket(), "release nightly").exit_code, 0);
+    EXPECT_EQ(run_berth(node.socket(), "cordon host-0 --dry-run").exit_code, 0);
+    EXPECT_EQ(run_berth(node.socket(), "uncordon device/host-0").exit_code, 0);
+    const auto seen = node.seen();
+    ASSERT_EQ(seen.size(), 4u);
+    EXPECT_EQ(seen[0].target, "/v1/instances/nightly:hold");
+    EXPECT_EQ(json_of(seen[0].body), json_of(R"({"reason":"upgrade","requestId":"r1"})"));
+    EXPECT_EQ(seen[1].target, "/v1/instances/nightly:release");
+    EXPECT_EQ(seen[2].target, "/v1/devices/host-0:cordon");
+    EXPECT_EQ(json_of(seen[2].body), json_of(R"({"dryRun":true})"));
+    EXPECT_EQ(seen[3].target, "/v1/devices/host-0:uncordon");
 }
 
-TEST(Cli, ValidateNeedsNoDaemonAndPrintsTheDefaults) {
-    FakeNode folder;
-    std::string file = folder.folder() + "/a.yaml";
-    std::ofstream(file) << "apiVersion: berth/v1\nkind: Model\nmetadata: {name: m}\n"
-                           "spec: {path: /models/m}\n";
-    Ran ran = run_berth("/nowhere", "validate " + file);
+TEST(Cli, DrainIsOfAnInstanceOrOfADevice) {
+    FakeNode node;
+    node.on("POST", "/v1/instances/{name}:drain", kRunning, 202);
+    node.on("POST", "/v1/devices/{id}:drain", kRunning, 202);
+    node.on("GET", "/v1/operations/{id}", kDone);
+    node.start();
+    EXPECT_EQ(run_berth(node.socket(), "drain nightly --timeout 5s --wait").exit_code, 0);
+    EXPECT_EQ(run_berth(node.socket(), "drain device/host-0").exit_code, 0);
+    EXPECT_EQ(run_berth(node.socket(), "drain --device host-1").exit_code, 0);
+    const auto seen = node.seen();
+    ASSERT_EQ(seen.size(), 4u);
+    EXPECT_EQ(seen[0].target, "/v1/instances/nightly:drain");
+    EXPECT_EQ(json_of(seen[0].body), json_of(R"({"timeout":"5s"})"));
+    EXPECT_EQ(seen[2].target, "/v1/devices/host-0:drain");
+    EXPECT_EQ(seen[3].target, "/v1/devices/host-1:drain");
+    for (const char* wrong : {"drain", "drain nightly --device host-0", "drain nightly --timeout x",
+                              "plan", "plan --class online", "plan --memory lots",
+                              "plan -f a.yaml --memory 1Gi", "hold", "cordon", "apply"}) {
+        Ran ran = run_berth(node.socket(), wrong);
+        EXPECT_EQ(ran.exit_code, 2) << wrong << ": " << ran.err;
+    }
+}
+
+TEST(Cli, DevicesShowTheirCordonAndItsReason) {
+    FakeNode node;
+    node.on("GET", "/v1/devices",
+            R"({"items":[{"id":"host-0","kind":"host","name":"","totalBytes":1024,)"
+            R"("cordoned":true,"cordonReason":"fan","drainedBy":""},)"
+            R"({"id":"host-1","kind":"host","name":"","totalBytes":1024,"cordoned":false}]})");
+    node.start();
+    Ran ran = run_berth(node.socket(), "get devices");
+    EXPECT_THAT(ran.out, HasSubstr("cordoned: fan"));
+    EXPECT_THAT(ran.out, HasSubstr("in service"));
+}
+
+TEST(Cli, PlanAsksForAFileOrForBytesAndPrintsTheAnswerInWords) {
+    FakeNode node;
+    node.on("POST", "/v1/plan",
+            R"({"mode":"Enforce","instances":[{"name":"what-if","priorityClass":"online",)"
+            R"("priority":1000,"verdict":"Waits","devices":[],"reason":"InsufficientMemory",)"
+            R"("message":"needs 8.0 GiB"}],"steps":[],"decisions":[],"underWay":[]})");
+    node.start();
+    Ran bytes = run_berth(node.socket(), "plan --class online --memory 8Gi --device host-0");
+    EXPECT_EQ(bytes.exit_code, 0) << bytes.err;
+    EXPECT_THAT(bytes.out, HasSubstr("would wait: InsufficientMemory: needs 8.0 GiB"));
+    Ran file = run_berth(node.socket(), "plan -f -", "kind: Instance\n");
+    EXPECT_EQ(file.exit_code, 0) << file.err;
+    const auto seen = node.seen();
+    ASSERT_EQ(seen.size(), 2u);
+    EXPECT_EQ(json_of(seen[0].body),
+              json_of(R"({"memory":"8Gi","class":"online","device":"host-0"})"));
+    EXPECT_EQ(seen[1].body, "kind: Instance\n");
+}
+
+TEST(Cli, ExplainIsOfAnInstanceOrOfADecision) {
+    FakeNode node;
+    node.on("GET", "/v1/instances/{name}", [](const http::Request& request) {
+        return request.params.at("name") == "nightly"
+                   ? http::text_response(kInstance, 200, "application/json")
+                   : http::error_response(Error{ErrorCode::kNotFound, "none", "NotFound", 0});
+    });
+    node.on("GET", "/v1/decisions", R"({"items":[]})");
+    node.on("GET", "/v1/decisions/{id}", [](const http::Request& request) {
+        return request.params.at("id") == "d-1"
+                   ? http::text_response(R"({"id":"d-1","timeMs":1000,"kind":"Place",)"
+                                         R"("object":"instance/chat","inputs":[],)"
+                                         R"("candidates":[],"winner":"host-0",)"
+                                         R"("outcome":"started","carriedOut":true})",
+                                         200, "application/json")
+                   : http::error_response(Error{ErrorCode::kNotFound, "none", "NotFound", 0});
+    });
+    node.start();
+    Ran one = run_berth(node.socket(), "explain nightly");
+    EXPECT_EQ(one.exit_code, 0) << one.err;
+    EXPECT_THAT(one.out, HasSubstr("nightly is Suspended since 65s"));
+    Ran other = run_berth(node.socket(), "explain d-1");
+    EXPECT_EQ(other.exit_code, 0) << other.err;
+    EXPECT_THAT(other.out, HasSubstr("Place for instance/chat"));
+    Ran none = run_berth(node.socket(), "explain nobody");
+    EXPECT_EQ(none.exit_code, 1);
+    EXPECT_THAT(none.err, HasSubstr("'nobody' is no instance and no decision"));
+}
+
+TEST(Cli, TopIsOneFrameOfTextWhereThereIsNoTerminal) {
+    FakeNode node;
+    node.on("GET", "/v1/node",
+            std::string(R"({"name":"gpu-17","ready":true,"uptimeMs":1000,"revision":5,)"
+                        R"("devices":[],"instances":[)") +
+                kInstance + "]}");
+    node.on("GET", "/v1/decisions", R"({"items":[]})");
+    node.on("GET", "/v1/events", "");
+    node.start();
+    Ran ran = run_berth(node.socket(), "top");
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
-    EXPECT_THAT(ran.out, HasSubstr("reclaimDeadline"));
-    EXPECT_THAT(ran.out, HasSubstr("/models/m"));
-    Ran as_json = run_berth("/nowhere", "validate -o json " + file);
-    EXPECT_EQ(json_of(as_json.out).at("documents"), json_of(R"(["Model/m"])"));
+    EXPECT_THAT(ran.out, StartsWith("berth gpu-17  ready"));
+    EXPECT_THAT(ran.out, HasSubstr("nightly"));
+    EXPECT_THAT(ran.out, Not(HasSubstr("\x1b")));
+    Ran once = run_berth(node.socket(), "top --once");
+    EXPECT_THAT(once.out, HasSubstr("nightly"));
+}
+
+TEST(Cli, AFollowedWatchGoesOnWhereItBrokeWithoutGapOrRepetition) {
+    FakeNode node;
+    auto calls = std::make_shared<int>(0);
+    node.on("GET", "/v1/events", [calls](const http::Request& request) {
+        const std::string since = request.query.at("since");
+        auto line = [](int revision) {
+            return R"({"revision":)" + std::to_string(revision) +
+                   R"(,"time":"T","kind":"Normal","object":"o","reason":"R","message":"m"})" + "\n";
+        };
+        switch ((*calls)++) {
+        case 0:
+            return http::text_response(line(4) + line(5), 200, "application/x-ndjson");
+        case 1: // what was sent before comes again, and an empty line
+            EXPECT_EQ(since, "5");
+            return http::text_response(line(5) + "\n" + line(106), 200, "application/x-ndjson");
+        default:
+            EXPECT_EQ(since, "106");
+            return http::error_response(
+                Error{ErrorCode::kPermissionDenied, "no more", "Enough", 0});
+        }
+    });
+    node.start();
+    Ran ran = run_berth(node.socket(), "events --follow -o json");
+    EXPECT_EQ(ran.exit_code, 1);
+    EXPECT_THAT(ran.err, HasSubstr("Enough"));
+    std::vector<int64_t> revisions;
+    std::istringstream lines(ran.out);
+    for (std::string line; std::getline(lines, line);)
+        revisions.push_back(json_of(line).at("revision").to_number<int64_t>());
+    EXPECT_THAT(revisions, testing::ElementsAre(4, 5, 106));
 }
 
 } // namespace

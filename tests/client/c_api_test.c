@@ -41,12 +41,37 @@ static int check_weights(const berth_weights* weights) {
     return 0;
 }
 
+static void await_command(berth_client* client, berth_command* command) {
+    memset(command, 0, sizeof *command);
+    command->size = sizeof *command;
+    while (!berth_next_command(client, command))
+        berth_wait(client, 100);
+}
+
+/* Its grant is grown, shrunk from its top, and refused a size that it cannot live with. */
+static int check_sizes(berth_client* client, berth_grant* grant) {
+    berth_command command;
+    char* memory = berth_grant_address(grant);
+    await_command(client, &command);
+    CHECK(command.kind == BERTH_GROW);
+    CHECK(berth_grant_resize(grant, command.grant_bytes) == BERTH_OK);
+    CHECK(berth_grant_bytes(grant) == command.grant_bytes && berth_grant_address(grant) == memory);
+    memset(memory, 2, command.grant_bytes);
+    berth_complete(client, command.id, NULL, 0);
+    await_command(client, &command);
+    CHECK(command.kind == BERTH_SHRINK && command.drop_kv == 0);
+    CHECK(berth_grant_resize(grant, command.grant_bytes) == BERTH_OK);
+    CHECK(memory[command.grant_bytes - 1] == 2);
+    berth_complete(client, command.id, NULL, 4096);
+    await_command(client, &command);
+    CHECK(command.kind == BERTH_SHRINK);
+    berth_complete(client, command.id, "the least is 4096", 4096);
+    return 0;
+}
+
 static int check_commands(berth_client* client) {
     berth_command command;
-    memset(&command, 0, sizeof command);
-    command.size = sizeof command;
-    while (!berth_next_command(client, &command))
-        berth_wait(client, 100);
+    await_command(client, &command);
     CHECK(command.kind == BERTH_OFFLOAD && command.drop_kv == 1);
     berth_complete(client, command.id, NULL, 0);
     CHECK(!berth_must_yield(client));
@@ -76,7 +101,8 @@ int main(int argc, char** argv) {
     CHECK(berth_grant_resize(grant, 8192) == BERTH_OK);
     memset(berth_grant_address(grant), 1, 8192);
     CHECK(berth_set_state(client, BERTH_READY, "http://127.0.0.1:1", NULL, NULL) == BERTH_OK);
-    if (check_weights(weights) != 0 || check_commands(client) != 0)
+    if (check_weights(weights) != 0 || check_sizes(client, grant) != 0 ||
+        check_commands(client) != 0)
         return 1;
     berth_close(client);
     if (check_weights(weights) != 0)

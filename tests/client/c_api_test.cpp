@@ -2,6 +2,7 @@
 // Goal: a C program lives under a berthd through libberth.so alone. Method: the C99 program
 // c_engine runs against a scripted berthd; and the library is looked at for stray symbols.
 #include "base/process.h"
+#include "cache/memory/host_meter.h"
 #include "tests/client/fake_daemon.h"
 
 #include <gmock/gmock.h>
@@ -34,6 +35,26 @@ TEST(CInterface, ACProgramAttachesAndObeys) {
     auto state = daemon.expect<protocol::State>();
     EXPECT_EQ(state.state, protocol::EngineState::kReady);
     EXPECT_EQ(state.grant_bytes, device->capabilities().grant_step_bytes);
+    const uint64_t step = device->capabilities().grant_step_bytes;
+    const auto order = [&](uint64_t number, protocol::CommandKind kind, uint64_t bytes) {
+        protocol::Command command;
+        command.id = number;
+        command.kind = kind;
+        command.grant_bytes = bytes;
+        daemon.send(command);
+        auto done = daemon.expect<protocol::CommandDone>();
+        EXPECT_EQ(done.id, number);
+        // What it says is what the system says.
+        EXPECT_EQ(done.grant_bytes, must(host_usage(engine.id().pid)).grant_bytes);
+        return done;
+    };
+    EXPECT_EQ(order(1, protocol::CommandKind::kGrow, 3 * step).grant_bytes, 3 * step);
+    const auto shrunk = order(2, protocol::CommandKind::kShrink, 2 * step);
+    EXPECT_EQ(shrunk.grant_bytes, 2 * step);
+    EXPECT_EQ(shrunk.host_bytes, 4096U);
+    const auto refused = order(3, protocol::CommandKind::kShrink, 0);
+    EXPECT_EQ(refused.grant_bytes, 2 * step);
+    EXPECT_EQ(refused.error.value().message, "the least is 4096");
     protocol::Command command;
     command.id = 4;
     command.kind = protocol::CommandKind::kOffload;

@@ -378,6 +378,51 @@ TEST_F(ClientTest, AnOffloadWakesALoopThatSleepsAtTheGate) {
     EXPECT_FALSE(yielding.get());
 }
 
+TEST_F(ClientTest, AShrinkReachesALoopThatIsPausedAndLeavesItPaused) {
+    connect();
+    command(1, CommandKind::kPause);
+    wait_until([&] { return client_->must_yield(); });
+    auto yielding = std::async(std::launch::async, [&] { return client_->yield_here(); });
+    (void)daemon_.expect<CommandDone>();
+    for (const CommandKind kind : {CommandKind::kShrink, CommandKind::kGrow}) {
+        command(2, kind);
+        EXPECT_FALSE(yielding.get());
+        protocol::Command sized = next();
+        EXPECT_EQ(sized.kind, kind);
+        complete(sized);
+        EXPECT_EQ(daemon_.expect<CommandDone>().id, 2U);
+        EXPECT_TRUE(client_->paused());
+        yielding = std::async(std::launch::async, [&] { return client_->yield_here(); });
+    }
+    command(3, CommandKind::kResume);
+    EXPECT_TRUE(yielding.get());
+}
+
+TEST_F(ClientTest, ADaemonThatDiesDuringAShrinkLearnsTheTrueGrantFromTheNextStateAndHello) {
+    protocol::Welcome welcome;
+    const uint64_t step = device_->capabilities().grant_step_bytes;
+    welcome.grant_bytes_max = 4 * step;
+    connect(welcome);
+    auto grant = must(client_->create_grant(0));
+    must(grant->resize(4 * step));
+    client_->counters().grant_bytes = grant->bytes();
+    client_->set_state(protocol::EngineState::kReady, "");
+    EXPECT_EQ(daemon_.expect<protocol::State>().grant_bytes, 4 * step);
+    command(1, CommandKind::kShrink);
+    protocol::Command shrink = next();
+    daemon_.hang_up();
+    EXPECT_EQ(daemon_.accept_and_welcome(welcome).grant_bytes, 4 * step) << "not yet done";
+    (void)daemon_.expect<protocol::State>();
+    must(grant->resize(step));
+    client_->counters().grant_bytes = grant->bytes();
+    complete(shrink);
+    const auto state = daemon_.expect<protocol::State>();
+    EXPECT_EQ(state.grant_bytes, step);
+    EXPECT_EQ(state.held, "");
+    daemon_.hang_up();
+    EXPECT_EQ(daemon_.accept_and_welcome(welcome).grant_bytes, step);
+}
+
 TEST_F(ClientTest, DemandMovesToTheNewGatePage) {
     protocol::Welcome welcome;
     welcome.raises_gate = true;

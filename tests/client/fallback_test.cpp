@@ -88,6 +88,49 @@ TEST_F(FallbackTest, ANewBerthdIsToldWhatThisProcessHolds) {
     EXPECT_EQ(again.fingerprint, asked.fingerprint);
 }
 
+TEST_F(FallbackTest, BerthdIsToldWhenTheLastOfAnOwnSetIsDroppedAndNotBefore) {
+    connect(Fallback::kDisk, "served");
+    auto attaching = attach();
+    auto asked = daemon_.expect<protocol::PrivateLoad>();
+    protocol::Go go;
+    go.id = asked.id;
+    daemon_.send(go);
+    auto own = std::make_unique<WeightSet>(must(attaching.get()));
+    EXPECT_EQ(daemon_.expect<protocol::State>().weights, "private (FingerprintMismatch)");
+    auto second = std::make_unique<WeightSet>(*own);
+    own.reset();
+    client_->set_phase("between", 1);
+    EXPECT_TRUE(daemon_.expect<protocol::State>().phases.contains("between"));
+    second.reset();
+    EXPECT_EQ(daemon_.expect<protocol::Release>().fingerprint, asked.fingerprint);
+    daemon_.die();
+    daemon_.listen();
+    daemon_.accept_and_welcome({});
+    // Of it nothing is said again but that it is gone, which may have been lost.
+    EXPECT_EQ(daemon_.expect<protocol::Release>().fingerprint, asked.fingerprint);
+    EXPECT_EQ(daemon_.expect<protocol::State>().weights, "private (FingerprintMismatch)");
+}
+
+TEST_F(FallbackTest, ALoadersOverheadIsGivenBackAtItsEndAndWhatCannotBeMappedThen) {
+    ::setenv("BERTH_LOADER", (program_directory() + "/played-loader").c_str(), 1);
+    connect(Fallback::kDisk, "served");
+    auto attaching = attach();
+    auto asked = daemon_.expect<protocol::PrivateLoad>();
+    EXPECT_EQ(asked.device_overhead_bytes, 1000U);
+    EXPECT_FALSE(asked.held);
+    protocol::Go go;
+    go.id = asked.id;
+    daemon_.send(go);
+    auto held = daemon_.expect<protocol::PrivateLoad>();
+    EXPECT_TRUE(held.held);
+    EXPECT_EQ(held.device_overhead_bytes, 0U);
+    EXPECT_EQ(held.fingerprint, asked.fingerprint);
+    auto failed = attaching.get();
+    ASSERT_FALSE(failed);
+    EXPECT_THAT(failed.error().message, HasSubstr("1 descriptors instead of 2"));
+    EXPECT_EQ(daemon_.expect<protocol::Release>().fingerprint, asked.fingerprint);
+}
+
 TEST_F(FallbackTest, WhatBerthdHasNoRoomForIsNotLoaded) {
     connect(Fallback::kDisk, "served");
     auto attaching = attach();

@@ -52,6 +52,12 @@ TEST(Messages, ValuesArriveAsTheyWereSent) {
     EXPECT_EQ(back.grace_ms, -5);
     EXPECT_FALSE(back.canary);
 
+    for (const CommandKind kind : {CommandKind::kShrink, CommandKind::kGrow}) {
+        EXPECT_EQ(round_trip(Command{1, kind, 4096, 0, "Drop", true}).kind, kind);
+    }
+    EXPECT_EQ(to_string(CommandKind::kShrink), "Shrink");
+    EXPECT_EQ(to_string(CommandKind::kGrow), "Grow");
+
     CommandDone done{
         9, Error{ErrorCode::kDeadlineExceeded, "too late", "Late", 0}, 1, 2, {{"x", 1.5}}};
     CommandDone done_back = round_trip(done);

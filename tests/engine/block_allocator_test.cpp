@@ -41,6 +41,18 @@ TEST(BlockAllocator, ShrinksOnlyOverFreeBlocks) {
     EXPECT_EQ(allocator.allocate(3), Blocks({0, 1, 2}));
 }
 
+TEST(BlockAllocator, GivesBlocksBelowALimitAloneWhenAsked) {
+    BlockAllocator allocator(6);
+    const Blocks all = *allocator.allocate(6);
+    allocator.release({1, 2, 5});
+    EXPECT_EQ(allocator.free_below(3), 2U);
+    EXPECT_EQ(allocator.free_below(6), 3U);
+    EXPECT_EQ(allocator.allocate_below(3, 3), std::nullopt);
+    EXPECT_EQ(allocator.free(), 3U);
+    EXPECT_EQ(allocator.allocate_below(2, 3), Blocks({1, 2}));
+    EXPECT_EQ(allocator.allocate_below(1, 100), Blocks({5}));
+}
+
 TEST(BlockAllocator, NeverGivesABlockTwice) {
     std::mt19937 random(11);
     BlockAllocator allocator(40);

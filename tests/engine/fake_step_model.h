@@ -57,6 +57,25 @@ class FakeStepModel final : public StepModel {
         return sampled;
     }
 
+    // What a block holds, to be moved or kept elsewhere; a block that is gone holds nothing.
+    using Block = std::map<uint32_t, int32_t>;
+    Block read_block(uint32_t block) const {
+        Block held;
+        for (uint32_t i = 0; i < kBlockTokens; ++i)
+            if (const auto found = memory_.find(block * kBlockTokens + i); found != memory_.end())
+                held[i] = found->second;
+        return held;
+    }
+    void write_block(uint32_t block, const Block& held) {
+        forget_block(block);
+        for (const auto& [i, token] : held)
+            memory_[block * kBlockTokens + i] = token;
+    }
+    void forget_block(uint32_t block) {
+        for (uint32_t i = 0; i < kBlockTokens; ++i)
+            memory_.erase(block * kBlockTokens + i);
+    }
+
     uint64_t steps = 0;
     uint64_t prefilled_last = 0;
     uint64_t items_last = 0;

@@ -180,15 +180,31 @@ TEST(Scheduler, AFailedStepEndsItsRequestsAlone) {
     EXPECT_EQ(answers.last["b"].finish_reason, FinishReason::kLength);
 }
 
-TEST(Scheduler, RefusesWhatTheMemoryCanNeverHold) {
+TEST(Scheduler, WhatAllBlocksCannotHoldWaitsForMoreAndKeepsNobodyFromRunning) {
     Scheduler scheduler(small_limits(), {});
-    scheduler.allocator().resize(3);
+    scheduler.allocator().resize(3); // 12 tokens
+    FakeStepModel model;
     Answers answers;
-    scheduler.add(request("big", 10, 3), answers.callback());
+    scheduler.add(request("big", 13, 3), answers.callback());
+    scheduler.add(request("grows too big", 9, 9), answers.callback());
     scheduler.add(request("fits", 9, 3), answers.callback());
-    scheduler.refuse_impossible();
-    EXPECT_EQ(answers.last["big"].error->reason, "KvTooSmall");
-    EXPECT_EQ(scheduler.waiting_count(), 1U);
+    while (*scheduler.step(model, {}) != Outcome::kIdle) {
+    }
+    EXPECT_EQ(answers.tokens["fits"], FakeStepModel::expected(request("fits", 9, 3).prompt, 3));
+    EXPECT_EQ(scheduler.waiting_count(), 2U);
+    EXPECT_EQ(scheduler.allocator().free(), 3U);
+    EXPECT_FALSE(answers.tokens.contains("big"));
+    EXPECT_LT(answers.tokens["grows too big"].size(), 9U);
+    const uint64_t steps = model.steps;
+    EXPECT_EQ(*scheduler.step(model, {}), Outcome::kIdle);
+    EXPECT_EQ(model.steps, steps) << "it computes what it cannot finish";
+    scheduler.allocator().resize(5);
+    run(scheduler, model);
+    for (const auto& [id, prompt, count] :
+         {std::tuple("big", 13, 3), std::tuple("grows too big", 9, 9)})
+        EXPECT_EQ(answers.tokens[id],
+                  FakeStepModel::expected(request(id, static_cast<size_t>(prompt), 1).prompt,
+                                          static_cast<uint32_t>(count)));
 }
 
 } // namespace

@@ -10,8 +10,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <set>
+#include <vector>
 
 namespace berth {
 namespace {
@@ -81,6 +91,49 @@ TEST_F(UringTest, AnErrorInOnePieceEndsTheRangeAndLeavesNothingUnderWay) {
     EXPECT_EQ(got.error().source, EBADF);
     EXPECT_THAT(got.error().message, ::testing::HasSubstr("at offset 8192"));
     EXPECT_EQ(ring_->in_flight(), 0U);
+}
+
+// Every call into the ring is put off, for ever. In a child: a filter cannot be taken away again.
+bool put_every_call_off() {
+    std::array<sock_filter, 4> program = {{
+        {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_io_uring_enter},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | (EAGAIN & SECCOMP_RET_DATA)},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+    }};
+    sock_fprog filter{program.size(), program.data()};
+    return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST_F(UringTest, AKernelThatPutsReadsOffForEverCostsAnErrorAndNoEndlessWait) {
+    constexpr int kNoFilter = 77;
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        auto ring = Uring::create(8); // the other's memory is not a child's
+        if (!ring || !put_every_call_off())
+            ::_exit(kNoFilter);
+        ::alarm(60); // ends an endless wait
+        std::vector<std::byte> into(2 * 4096);
+        for (uint64_t tag = 0; tag < 2; ++tag)
+            (*ring)->add_read(-1, 0, {into.data() + tag * 4096, 4096}, tag);
+        int back = 0;
+        bool right = true;
+        while ((*ring)->in_flight() > 0 && right) {
+            (*ring)->wait();
+            while (auto done = (*ring)->take()) {
+                ++back;
+                right = right && done->result == -EAGAIN;
+            }
+        }
+        ::_exit(right && back == 2 ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == kNoFilter)
+        GTEST_SKIP() << "no filter may be set here";
+    EXPECT_EQ(status, 0);
 }
 
 } // namespace

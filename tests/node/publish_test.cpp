@@ -96,7 +96,7 @@ TEST_F(PublishTest, WhatDoesNotFitIsRefusedUnlessItIsThereAlready) {
     begin(held);
     EXPECT_EQ(free(), 100U);
     // Nobody holds what the device does not have.
-    for (uint64_t absurd : {uint64_t{101}, UINT64_MAX, UINT64_MAX - 899}) {
+    for (uint64_t absurd : {uint64_t{1001}, UINT64_MAX, UINT64_MAX - 899}) {
         held.publication = 3;
         held.set = WeightSetId("0000000000000001");
         held.bytes = absurd;
@@ -104,6 +104,67 @@ TEST_F(PublishTest, WhatDoesNotFitIsRefusedUnlessItIsThereAlready) {
         EXPECT_EQ(find<PublicationAnswered>()->error->reason, "InsufficientMemory");
         EXPECT_EQ(free(), 100U);
     }
+}
+
+// What an engine says it has from before an earlier berthd's end.
+TEST_F(PublishTest, HeldBytesCountAlsoWhereSomebodyElsePublishesTheSet) {
+    const LoadId first = begin(asked(1, 300));
+    PublishRequested held = asked(2, 300);
+    held.held = true;
+    auto said_again = [&](uint64_t number, const std::string& reason) {
+        held.publication = number;
+        give(held);
+        const auto* answered = find<PublicationAnswered>();
+        EXPECT_TRUE(answered != nullptr && answered->error && answered->load);
+        EXPECT_EQ(answered->error->reason, reason);
+        return answered->load.value();
+    };
+    const LoadId besides = said_again(2, "BeingPublished");
+    EXPECT_EQ(free(), 400U);
+    // It is in nobody's way: the first seals, whatever it does.
+    give(LoadSealed{first, "f", kSet, 300});
+    ASSERT_NE(find<KeepWeights>(), nullptr);
+    give(LoaderExited{first, "sealed"});
+    EXPECT_EQ(free(), 400U);
+    give(PrivateLoadEnded{besides});
+    EXPECT_EQ(free(), 700U);
+    const LoadId after = said_again(3, "AlreadyPublished");
+    EXPECT_EQ(free(), 400U);
+    give(PrivateLoadEnded{after});
+    EXPECT_EQ(free(), 700U);
+}
+
+TEST_F(PublishTest, HeldBytesThatOthersWereGivenCountAsFarAsThereIsAnyLeft) {
+    begin(asked(1, 900));
+    for (bool is_private : {false, true}) {
+        PublishRequested held = asked(2, 300);
+        held.set = WeightSetId("fedcba9876543210");
+        held.held = true;
+        held.is_private = is_private;
+        give(held);
+        const auto* answered = find<PublicationAnswered>();
+        ASSERT_TRUE(answered->error && answered->load);
+        EXPECT_EQ(answered->error->reason, "InsufficientMemory");
+        const LoadId load = *answered->load;
+        EXPECT_EQ(free(), 0U);
+        give(PrivateLoadEnded{load});
+        EXPECT_EQ(free(), 100U);
+    }
+}
+
+TEST_F(PublishTest, APrivateLoadsOverheadIsFreeOnceItsLoaderHasEnded) {
+    PublishRequested event = asked(1, 300);
+    event.is_private = true;
+    event.overhead_bytes = 500;
+    const LoadId load = begin(event);
+    EXPECT_EQ(free(), 200U);
+    give(PrivateLoadFilled{load});
+    EXPECT_EQ(free(), 700U);
+    give(PrivateLoadEnded{load});
+    EXPECT_EQ(free(), 1000U);
+    event.overhead_bytes = UINT64_MAX;
+    give(event);
+    EXPECT_EQ(find<PublicationAnswered>()->error->reason, "InsufficientMemory");
 }
 
 TEST_F(PublishTest, APrivateLoadIsCountedUnderItsOwnerUntilItEnds) {

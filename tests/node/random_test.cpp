@@ -176,7 +176,11 @@ class World {
     void react(const KillLoad& a) { later(LoaderExited{a.load, "killed"}); }
     void react(const KeepWeights& a) { later(LoaderExited{a.load, "0"}); }
     void react(const LoadFinished&) {}
-    void react(const DropWeights& a) { later(WeightsDropped{a.set, a.device}); }
+    void react(const DropWeights& a) {
+        if (lies())
+            return later(DropFailed{a.set, a.device, Error{ErrorCode::kIo, "busy", "", 16}});
+        later(WeightsDropped{a.set, a.device});
+    }
     void react(const StartProcess& a) {
         if (lies())
             return later(ProcessStartFailed{a.instance, Error{ErrorCode::kIo, "no", "", 2}});
@@ -265,6 +269,9 @@ class World {
                                 std::string("/models/") + set, "size"};
         }
         case 14: // what nobody asked for
+            if (below(4) == 0)
+                return DropFailed{WeightSetId("a"), DeviceId("host-0"),
+                                  Error{ErrorCode::kIo, "no", "", 5}};
             return below(2) == 0
                        ? Event(WeightsDropped{WeightSetId("a"), DeviceId("host-tier")})
                        : Event(ImageWritten{LoadId{below(state_.next_id + 1)}, 1ULL << 30});
@@ -339,6 +346,8 @@ TEST(NodeRandom, InvariantsHoldAfterEveryEvent) {
                              "CheckpointChanged",
                              "Copied",
                              "CopyFailed",
+                             "DropFailed",
+                             "TidyImages /images",
                              "PersistInstance chat Running",
                              "Decision "})
         EXPECT_NE(all.find(word), std::string::npos) << word << " BERTH_TEST_SEED=" << base;

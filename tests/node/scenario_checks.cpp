@@ -21,6 +21,12 @@ int Runner::count(const std::string& action, size_t from, size_t* place) const {
 }
 
 std::string Runner::then(const Words& words, const std::string& rest) {
+    if (auto wrong = then_asking(words))
+        return *wrong;
+    if (auto wrong = then_ladder(words, rest))
+        return *wrong;
+    if (auto wrong = then_planner(words, rest))
+        return *wrong;
     if (words[0] == "action")
         return count(rest.substr(7)) > 0 ? "" : "it was not done";
     if (words[0] == "no")

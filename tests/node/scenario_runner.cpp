@@ -64,7 +64,10 @@ std::string Runner::line(const std::string& text) {
     if (verb == "given")
         return given(words);
     if (verb == "when") {
-        actions_.clear();
+        if (words[0] != "all") { // what was done before is what they run
+            actions_.clear();
+            driven_ = 0;
+        }
         return when(words);
     }
     if (verb == "then") {
@@ -124,8 +127,8 @@ std::string Runner::documents(const std::string& file) {
 
 std::string Runner::drive() {
     std::string wrong;
-    for (size_t i = 0; i < actions_.size() && wrong.empty(); ++i) {
-        const Action action = actions_[i];
+    for (; driven_ < actions_.size() && wrong.empty(); ++driven_) {
+        const Action action = actions_[driven_];
         if (const auto* load = std::get_if<StartLoad>(&action)) {
             const WeightSetId set(load->key.path.substr(load->key.path.rfind('/') + 1));
             wrong = event(LoadPlanned{load->load, "f", set, kModelBytes, 0});
@@ -158,6 +161,8 @@ std::string Runner::drive() {
 }
 
 std::string Runner::given(const Words& words) {
+    if (auto done = given_planner(words))
+        return *done;
     if (words[0] == "device")
         return event(DeviceSeen{DeviceId(words[1]),
                                 words[2] == "cuda" ? DeviceKind::kCuda : DeviceKind::kHost,
@@ -180,14 +185,24 @@ std::string Runner::given(const Words& words) {
 }
 
 std::string Runner::when(const Words& words) {
+    if (auto done = when_asking(words))
+        return *done;
+    if (auto done = when_ladder(words))
+        return *done;
+    if (auto done = when_planner(words))
+        return *done;
     if (words[0] == "applied")
         return documents(words[1]);
     if (words[0] == "load")
-        return when_load(words);
+        return when_load(load_, words);
     if (words[0] == "copy")
         return when_copy(words);
-    if (words[0] == "the") // first load exits
-        return event(LoaderExited{earlier_load_, "exit code 0"});
+    if (words[0] == "the") // first load exits, or goes on
+        return words[3] == "exits" ? event(LoaderExited{earlier_load_, "exit code 0"})
+                                   : when_load(earlier_load_, {words.begin() + 2, words.end()});
+    if (words[0] == "stuck")
+        return event(DropFailed{WeightSetId(words[1]), DeviceId(words[2]),
+                                Error{ErrorCode::kIo, word_after(words, "by", "busy"), "", 0}});
     if (words[0] == "shutdown")
         return event(Shutdown{});
     if (words[0] == "time")
@@ -208,24 +223,32 @@ std::string Runner::when(const Words& words) {
     return when_instance(words);
 }
 
-std::string Runner::when_load(const Words& words) {
+std::string Runner::when_load(LoadId load, const Words& words) {
     if (words[1] == "planned")
-        return event(LoadPlanned{load_, "f", WeightSetId(word_after(words, "as", "s1")),
+        return event(LoadPlanned{load, "f", WeightSetId(word_after(words, "as", "s1")),
                                  size_of(words[2]), size_of(word_after(words, "overhead", "0"))});
     if (words[1] == "moved")
-        return event(LoadProgress{load_, "loading", size_of(words[2]), size_of(words[4])});
+        return event(LoadProgress{load, "loading", size_of(words[2]), size_of(words[4])});
     if (words[1] == "sealed")
         return event(
-            LoadSealed{load_, "f", WeightSetId(word_after(words, "as", "s1")), size_of(words[2])});
+            LoadSealed{load, "f", WeightSetId(word_after(words, "as", "s1")), size_of(words[2])});
+    if (words[1] == "unavailable")
+        return event(LoadFailed{load, Error{ErrorCode::kUnavailable, "away", words[2], 0}});
     if (words[1] == "failed")
-        return event(LoadFailed{load_, Error{ErrorCode::kCorrupt, "broken", words[2], 0}});
-    return event(LoaderExited{load_, "exit code 1"});
+        return event(LoadFailed{load, Error{ErrorCode::kCorrupt, "broken", words[2], 0}});
+    return event(LoaderExited{load, "exit code 1"});
 }
 
 std::string Runner::when_operation(const Words& words) {
     if (words[0] == "operation") {
         Operation operation;
         operation.id = OperationId(words[1]);
+        operation.drop = words[2] == "drop";
+        if (operation.drop) {
+            operation.kind = OperationKind::kEvictWeights;
+            operation.object = "weights/" + words[3];
+            return event(OperationRecovered{operation});
+        }
         operation.kind = words[2] == "preempt" ? OperationKind::kPreempt : OperationKind::kResume;
         operation.instance = InstanceName(words[3]);
         operation.mode = operation.reached =
@@ -326,7 +349,7 @@ std::string Runner::when_recovered(const Words& words) {
     if (words[6] != "unseen")
         record.process = ProcessRef{next_pid_++, 1};
     record.token_sha256 = "hash"; // on disk before a process is started
-    record.device = DeviceId("host-0");
+    record.devices = {DeviceId("host-0")};
     record.weights = WeightSetId("tiny");
     return event(record);
 }

@@ -34,12 +34,36 @@
 // - when copy planned|sealed [SIZE], written, failed R, exited
 // - when OP loads MODEL on DEVICE
 // - when OP evicts SET drop
-// - when the first load exits
+// - when the first load exits|planned ...|sealed ...
+// - when load unavailable R, when copy full
+// - when stuck SET PLACE [by WHY]
+// - when operation OP drop SET recovered
 // - when SET changed at PATH
 // - then SET lies in PLACES|nothing
 // - then SET came from TIER|checkpoint
 // - then tier TIER has SIZE [and SIZE coming]
 // - then OP says TEXT
+//
+// Of the ladder (scenario_ladder.cpp):
+//
+// - when OP shrinks NAME [to SIZE] [dry]
+// - when NAME stands still | runs again | loses its first process
+// - when NAME waits in WORD | may not be killed
+// - when NAME namesake exits | stands | driver SIZE (a later process with the same pid)
+// - when NAME answers [refusing REASON] [grant SIZE] (what was given up)
+// - when found NAME STATE DESIRED HELD GRANT on D,D [next S] [full S] [shrunk BY] [from STATE]
+// [dead]
+// - then D cordoned [TEXT] | serves
+// - then NAME message TEXT | owed SIZE [BY]
+//
+// Of what operators ask (scenario_asking.cpp):
+//
+// - when OP holds|releases NAME [dry]
+// - when OP drains NAME [timeout D] [dry]
+// - when OP cordons|uncordons D [dry], when OP empties D [timeout D] [dry]
+// - when drain OP of NAME|D found (on record, after a restart)
+// - when found cordon D
+// - then NAME on D | nowhere
 //
 // "action" looks at what has been done since the last `when`. The invariants are checked after each
 // event. Fires timers in order as time passes.
@@ -63,7 +87,17 @@ class Runner {
     std::string line(const std::string& text);
     std::string given(const Words& words);
     std::string when(const Words& words);
-    std::string when_load(const Words& words);
+    // scenario_planner.cpp
+    std::optional<std::string> given_planner(const Words& words);
+    std::optional<std::string> when_planner(const Words& words);
+    std::optional<std::string> then_planner(const Words& words, const std::string& rest);
+    std::string apply_described();
+    std::string when_load(LoadId load, const Words& words);
+    std::optional<std::string> when_ladder(const Words& words);
+    std::string when_found(const Words& words);
+    std::optional<std::string> then_ladder(const Words& words, const std::string& rest) const;
+    std::optional<std::string> when_asking(const Words& words);
+    std::optional<std::string> then_asking(const Words& words) const;
     std::string given_copy(const Words& words);
     std::string when_copy(const Words& words);
     std::string when_changed(const Words& words);
@@ -91,8 +125,11 @@ class Runner {
     std::map<OperationId, Operation> done_;
     std::map<InstanceName, SendCommand> commands_; // the last one to each
     LoadId load_{}, earlier_load_{};
-    StartCopy copy_; // the last one
+    StartCopy copy_;    // the last one
+    size_t driven_ = 0; // of actions_: what drive() has played
     int next_pid_ = 100;
+    // Documents that are described line by line, by name.
+    std::map<std::string, std::string> classes_, policy_, models_, described_;
 };
 
 } // namespace berth::node::test

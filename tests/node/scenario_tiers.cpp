@@ -31,6 +31,9 @@ std::string Runner::when_copy(const Words& words) {
         return event(ImageWritten{copy_.load, bytes});
     if (words[1] == "failed")
         return event(LoadFailed{copy_.load, Error{ErrorCode::kIo, "broken", words[2], 0}});
+    if (words[1] == "full")
+        return event(
+            LoadFailed{copy_.load, Error{ErrorCode::kResourceExhausted, "full", "DiskFull", 0}});
     if (words[1] == "exited")
         return event(LoaderExited{copy_.load, "exit code 0"});
     return "unknown line";

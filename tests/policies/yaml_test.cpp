@@ -21,9 +21,6 @@ std::string instance(const std::string& spec) {
            "{memory: 1Gi}}\n  engine: {command: [e]}\n" +
            spec;
 }
-std::string policy(const std::string& spec) {
-    return "kind: ColocationPolicy\nmetadata: {name: p}\nspec:\n" + spec;
-}
 std::string error_of(const std::string& text) {
     const Result<Documents> read = parse_documents(text, "f.yaml");
     return read ? "no error" : read.error().message;
@@ -34,101 +31,7 @@ Documents read(const std::string& text) {
     return documents ? *documents : Documents{};
 }
 
-struct Fault {
-    std::string text;
-    std::string message;
-};
-
 } // namespace
-
-TEST(Yaml, FaultsAreNamedWithTheirPlaceAndTheNearestName) {
-    const Fault faults[] = {
-        {"kind: Modle\nmetadata: {name: m}\nspec: {path: /m}\n",
-         "f.yaml:1:7: field 'kind': unknown value 'Modle'; did you mean 'Model'?"},
-        {policy("  preemtion: {}\n"),
-         "f.yaml:4:3: field 'spec.preemtion': unknown field; did you mean 'preemption'?"},
-        {policy("  mode: Enforce\n  mode: Off\n"),
-         "f.yaml:5:3: field 'spec.mode': given twice; the first is in line 4"},
-        {policy("  preemption: {reclaimDeadline: 5}\n"),
-         "f.yaml:4:33: field 'spec.preemption.reclaimDeadline': "},
-        {"kind: Model\nmetadata: {name: m}\nspec: {dtype: bfloat16}\n",
-         "f.yaml:3:7: field 'spec.path': missing"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {pth: /m}\n",
-         "f.yaml:3:8: field 'spec.pth': unknown field; did you mean 'path'?"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {path: /m, pin: yes}\n",
-         "f.yaml:3:23: field 'spec.pin': expected true or false, found 'yes'"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {path: /m, pin: \"true\"}\n",
-         "f.yaml:3:23: field 'spec.pin': expected true or false"},
-        {policy("  priorityClasses: [{name: a, value: 010}]\n"),
-         "f.yaml:4:38: field 'spec.priorityClasses[0].value': expected a decimal integer without "
-         "leading zeros, found '010'"},
-        {policy("  priorityClasses: [{name: a, value: 0x10}]\n"), "expected an integer"},
-        {policy("  priorityClasses: []\n"), "at least one class is needed"},
-        {policy("  priorityClasses: [{name: a, value: 1}, {name: a, value: 2}]\n"),
-         "class 'a' is given twice"},
-        {policy("  triggers: [{class: onlin, on: RequestArrival}]\n"),
-         "f.yaml:4:22: field 'spec.triggers[0].class': no priority class 'onlin'; did you mean "
-         "'online'?"},
-        {policy("  triggers: [{class: batch, on: Schedule, cron: \"* * *\"}]\n"),
-         "expected 5 parts"},
-        {policy("  memory: {hostPinnedLimit: 010Gi}\n"), "without leading zeros"},
-        {policy("  memory: {hostPinnedLimit: 4Gb}\n"), "f.yaml:4:29: "},
-        {policy("  memory: {imageDir: images, imageLimit: 1Gi}\n"), "expected an absolute path"},
-        {policy("  memory: {imageDir: /images}\n"), "needs imageLimit"},
-        {policy("  memory: {imageLimit: 1Gi}\n"), "needs imageDir"},
-        {policy("  preemption: {preemptMode: [Pause, Pause]}\n"), "'Pause' is given twice"},
-        {policy("  attach: {onMismatch: Maybe}\n"), "onMismatch"},
-        {policy("  sharing: {compute: MPS}\n"), "MPS is still to come"},
-        {policy("  sharing: {batchShareWhenBusy: 120%}\n"), "batchShareWhenBusy"},
-        {policy("  tenants: [{name: t, mayAttach: [x]}]\n"), "no Model 'x'"},
-        {instance("  priorityClassName: onlien\n"),
-         "f.yaml:5:1: Instance 'i': field 'spec.priorityClassName': no class 'onlien'; did you "
-         "mean 'online'?"},
-        {"kind: Instance\nmetadata: {name: i}\nspec: {model: m, resources: {limits: {memory: "
-         "1Gi}}, "
-         "engine: {command: [e]}}\n",
-         "field 'spec.model': no Model 'm'; no Model is given"},
-        {instance("  devices: [\"../x\"]\n"), "not a device's id"},
-        {instance("  devices: any\n"), "unknown value 'any'"},
-        {instance("").replace(0, 0, "kind: Model\nmetadata: {name: m}\nspec: {path: /n}\n---\n"),
-         "Model 'm' is given twice; the other is at f.yaml:1:1"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {path: /m, quantization: int8}\n",
-         "unknown value 'int8'"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {path: /m, tensorParallel: 2}\n",
-         "'2' is still to come"},
-        {"kind: Instance\nmetadata: {name: i}\nspec: {engine: {driver: vllm, command: [v]}}\n",
-         "driver vllm is still to come"},
-        {"kind: Instance\nmetadata: {name: i}\nspec: {engine: {driver: process, command: []}}\n",
-         "a program and its arguments are needed"},
-        {"kind: Instance\nmetadata: {name: i}\nspec: {resources: {requests: {memory: 2Gi}, limits: "
-         "{memory: 1Gi}}, engine: {driver: process, command: [a]}}\n",
-         "limits.memory (1Gi) is less than requests.memory (2Gi)"},
-        {"kind: Instance\nmetadata: {name: i}\nspec: {engine: {driver: process, command: [a], "
-         "environment: {BERTH_TOKEN: x}}}\n",
-         "BERTH_ variables are the daemon's"},
-        {"kind: Node\nmetadata: {name: n}\nspec: {adminTcp: {listen: \"0.0.0.0:1\", tokenFile: "
-         "t}}\n",
-         "only loopback addresses"},
-        {"kind: Node\nmetadata: {name: n}\nspec: {devices: {host: [{name: gpu, memory: 1Gi}]}}\n",
-         "a host device is named host-N"},
-        {"kind: Model\nmetadata: {name: \"a/b\"}\nspec: {path: /m}\n", "not a name: 'a/b'"},
-        {"kind: Model\nspec: {path: /m}\n", "metadata"},
-        {"apiVersion: berth/v2\nkind: Model\nmetadata: {name: m}\nspec: {path: /m}\n",
-         "expected 'berth/v1', found 'berth/v2'"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {path: !!int 5}\n", "tags are not read here"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {path: ~}\n", "expected text, found nothing"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {path: [a]}\n", "expected text, found a list"},
-        {"- a\n- b\n", "f.yaml:1:1: the document: expected a map, found a list"},
-        {"kind: {a: [}\n", "not YAML"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {path: /m}\n---\nkind: Model\nmetadata: {name: "
-         "x}\nspec: {path: /m, pinn: true}\n",
-         "f.yaml:7:18: field 'spec.pinn'"},
-        {policy("  mode: Off\n") + "---\n" + policy("  mode: Off\n"), "a second ColocationPolicy"},
-    };
-    for (const Fault& fault : faults)
-        EXPECT_NE(error_of(fault.text).find(fault.message), std::string::npos)
-            << fault.text << "gives: " << error_of(fault.text) << "\nwanted: " << fault.message;
-}
 
 TEST(Yaml, DefaultsAreFilledIn) {
     const Documents documents = read(instance(""));
@@ -180,9 +83,11 @@ spec:
   attach: {verifyCanary: true, onMismatch: Disk, onChange: Refuse}
   sharing: {compute: TimeSlice, batchShareWhenBusy: 15%}
   starvation: {maxSuspendedTime: 31m, action: BoostPriority}
-  memory: {deviceReserve: 3Gi, hostPinnedLimit: 63Gi, hostTier: 31Gi, imageDir: /var/images, imageLimit: 127Gi}
+  placement: {strategy: Pack}
+  memory: {deviceReserve: 1Gi, hostPinnedLimit: 63Gi, hostTier: 31Gi, imageDir: /var/images, imageLimit: 127Gi}
   tenants:
     - {name: search, users: [svc-search], mayAttach: ["m"], maxDeviceMemory: 60Gi}
+    - {name: ads, users: ["1001", svc-ads]}
 ---
 kind: Model
 metadata: {name: m}
@@ -193,7 +98,8 @@ metadata: {name: chat}
 spec:
   model: m
   priorityClassName: online
-  devices: ["GPU-0123", host-0]
+  tenant: search
+  devices: [host-0]
   resources: {requests: {memory: 24Gi}, limits: {memory: 100Gi}}
   slo: {ttft: 200ms, tpot: 40ms, percentile: 99}
   restart: Always
@@ -204,6 +110,15 @@ spec:
     environment: {A: "1", B: "x y"}
     workingDirectory: /tmp
     startDeadline: 90s
+---
+kind: Instance
+metadata: {name: training}
+spec:
+  devices: [host-1, host-0]
+  deviceCount: 2
+  resources: {requests: {memory: 1Gi}}
+  slo: {tpot: 40ms, percentile: 100}
+  engine: {driver: process, command: [train]}
 ---
 kind: Node
 metadata: {name: gpu-17}
@@ -224,6 +139,10 @@ spec:
     EXPECT_DOUBLE_EQ(first.policy->sharing.batch_share_when_busy, 0.15);
     EXPECT_EQ(first.policy->tenants[0].device_memory_bytes_max, 60ULL << 30);
     EXPECT_EQ(first.instances[0].engine.command[2], "a \"b\" \\ \t");
+    EXPECT_EQ(first.policy->tenants[1].device_memory_bytes_max, 0U);
+    EXPECT_EQ(first.policy->placement.strategy, PlacementStrategy::kPack);
+    EXPECT_EQ(first.instances[1].device_count, 2U);
+    EXPECT_EQ(first.instances[1].memory_limit_bytes, 1ULL << 30);
     EXPECT_EQ(first.instances[0].slo->ttft, std::chrono::milliseconds(200));
     EXPECT_EQ(first.node->devices.host[1].memory_bytes, 1536ULL << 20);
     const std::string printed = effective_yaml(first);
@@ -271,6 +190,10 @@ TEST(Yaml, FoldersAreReadByNameAndNameBothPlacesOfADuplicate) {
     ASSERT_FALSE(two);
     EXPECT_NE(two.error().message.find("b.yml:1:1"), std::string::npos) << two.error().message;
     EXPECT_NE(two.error().message.find("a.yaml:1:1"), std::string::npos) << two.error().message;
+    std::filesystem::remove(folder / "b.yml");
+    std::filesystem::create_directory(folder / "c.yaml");
+    EXPECT_NE(load_paths({folder.string()}).error().message.find("c.yaml: not a file"),
+              std::string::npos);
     std::filesystem::remove_all(folder);
     const Result<Documents> gone = load_paths({folder.string()});
     ASSERT_FALSE(gone);
@@ -302,6 +225,29 @@ TEST(Yaml, TheShippedConfigurationsAreValid) {
     ASSERT_TRUE(policies) << policies.error().message;
     // The file shows the defaults, so it must not differ from them.
     EXPECT_EQ(*policies->policy, default_policy());
+}
+
+TEST(Yaml, EachExampleIsValidAndWithoutAdviceAndReadsBackEqual) {
+    size_t count = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(std::string(BERTH_CONFIGS) + "/policies/examples")) {
+        const Result<Documents> read_once = load_paths({entry.path().string()});
+        ASSERT_TRUE(read_once) << read_once.error().message;
+        ASSERT_TRUE(read_once->policy) << entry.path();
+        EXPECT_GE(read_once->instances.size(), 2U) << entry.path();
+        EXPECT_TRUE(advice(*read_once).empty()) << advice(*read_once).front();
+        const Result<Documents> again = parse_documents(effective_yaml(*read_once), "/f/g.yaml");
+        ASSERT_TRUE(again) << again.error().message;
+        EXPECT_EQ(*read_once, *again) << entry.path();
+        ++count;
+    }
+    EXPECT_EQ(count, 5U);
+    const Documents tenants = load_paths({std::string(BERTH_CONFIGS) +
+                                          "/policies/examples/5-three-tenants-eight-gpus.yaml"})
+                                  .value();
+    EXPECT_EQ(tenants.policy->tenants.size(), 3U);
+    EXPECT_EQ(tenants.find_instance("research-training")->device_count, 4U);
+    EXPECT_EQ(tenants.policy->find_tenant("research")->device_memory_bytes_max, 320ULL << 30);
 }
 
 TEST(ProcessDigest, ChangesWithWhatTheProcessIsMadeOf) {

@@ -201,21 +201,6 @@ TEST_F(StoreTest, ADatabaseOfTheFirstVersionIsMigratedWithItsRows) {
     EXPECT_TRUE(write(*opened->store, {an_instance("chat")}));
 }
 
-TEST_F(StoreTest, ADatabaseOfANewerBerthdIsRefusedAndLeftAlone) {
-    {
-        ASSERT_TRUE(Store::open(directory_));
-    }
-    {
-        SQLite::Database newer(path(), SQLite::OPEN_READWRITE);
-        newer.exec("PRAGMA user_version = 999");
-    }
-    auto opened = Store::open(directory_);
-    ASSERT_FALSE(opened);
-    EXPECT_EQ(opened.error().code, ErrorCode::kMismatch);
-    EXPECT_NE(opened.error().message.find("999"), std::string::npos);
-    EXPECT_TRUE(std::filesystem::exists(path()));
-}
-
 TEST_F(StoreTest, ACorruptDatabaseIsMovedAsideAndANewOneBegun) {
     {
         auto opened = Store::open(directory_);
@@ -253,22 +238,6 @@ TEST_F(StoreTest, ADatabaseThatLostItsEndIsMovedAside) {
     auto opened = Store::open(directory_);
     ASSERT_TRUE(opened) << opened.error().message;
     EXPECT_FALSE(opened->warning.empty());
-}
-
-TEST_F(StoreTest, ALockedDatabaseIsATypedErrorAndTheNextBatchGoesThrough) {
-    auto opened = Store::open(directory_);
-    ASSERT_TRUE(opened);
-    Status refused;
-    {
-        SQLite::Database other(path(), SQLite::OPEN_READWRITE);
-        other.exec("BEGIN IMMEDIATE");
-        refused = write(*opened->store, {an_instance("chat")});
-        other.exec("ROLLBACK");
-    }
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
-    EXPECT_EQ(refused.error().reason, "StoreLocked");
-    EXPECT_TRUE(write(*opened->store, {an_instance("chat")}));
 }
 
 } // namespace

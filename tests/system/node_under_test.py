@@ -193,12 +193,15 @@ class Node:
                 self.daemon.wait(10)
             except subprocess.TimeoutExpired:
                 self.daemon.kill()
-        for pid in self.processes():
-            try:
-                kill(pid)
-            except ProcessLookupError:
-                pass
-        wait_until("all processes are gone", lambda: not self.processes(), 20)
+        def ended():
+            left = self.processes() # a berthd that somebody else started may start a keeper yet
+            for pid in left:
+                try:
+                    kill(pid)
+                except ProcessLookupError:
+                    pass
+            return not left
+        wait_until("all processes are gone", ended, 20)
         self.log.close()
         shutil.rmtree(self.root, ignore_errors=True)
 

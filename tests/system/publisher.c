@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -284,6 +285,10 @@ int main(int argc, char** argv) {
         return 2;
     }
     int code = 0;
+    /* A child that has all of this one's descriptors, the socket to berthd among them. */
+    if (strcmp(argument("fork", "0"), "1") == 0 && fork() == 0)
+        for (;;)
+            pause();
     if (strcmp(argv[2], "engine") == 0)
         return live(client);
     if (strcmp(argv[2], "plain") == 0 || strcmp(argv[2], "attach") == 0) {

@@ -38,6 +38,7 @@ class FakeEngine : public engine::EngineApi {
     void cancel(const std::string& id) override;
     void on_request_begin() override { ++begun_; }
     void on_request_end() override { ++ended_; }
+    void on_latency(double, double) override {}
     engine::EngineStats stats() const override;
     const std::string& model_name() const override { return settings_.name; }
     uint32_t vocab_size() const override { return settings_.vocab_size; }

@@ -210,6 +210,30 @@ TEST_F(ImageTest, AnyChangedByteOfHeaderOrManifestIsFound) {
     }
 }
 
+TEST_F(ImageTest, AByteBetweenItsPartsIsRefusedWithItsOffset) {
+    size_t begin = header().manifest_at + header().manifest_bytes;
+    size_t end = (begin + 4095) / 4096 * 4096;
+    ASSERT_LT(begin, end) << "this manifest fills its pages";
+    for (size_t at : {begin, (begin + end) / 2, end - 1}) {
+        std::string damaged = whole_;
+        damaged[at] = 0x21;
+        write_bytes(path_, damaged);
+        expect_refused(load(), "CorruptImage", "byte 0x21 at offset " + std::to_string(at));
+    }
+    write_bytes(path_, whole_);
+    EXPECT_TRUE(load());
+}
+
+TEST_F(ImageTest, IsKnownByHowItBegins) {
+    EXPECT_TRUE(begins_as_image(path_));
+    write_bytes(path_, std::string(4096, '\0'));
+    EXPECT_FALSE(begins_as_image(path_));
+    write_bytes(path_, whole_.substr(0, 7));
+    EXPECT_FALSE(begins_as_image(path_));
+    EXPECT_FALSE(begins_as_image(folder_.path()));
+    EXPECT_FALSE(begins_as_image(folder_.file("none")));
+}
+
 TEST_F(ImageTest, ATableThatPointsElsewhereIsRefusedThoughItsChecksumIsRight) {
     for (uint64_t image_format::Header::* field :
          {&image_format::Header::manifest_at, &image_format::Header::file_bytes,

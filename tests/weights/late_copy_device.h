@@ -14,6 +14,14 @@ namespace berth::testing {
 class LateCopyDevice final : public HostBackedDevice {
   public:
     std::function<Status()> on_copy;
+    std::function<Status()> on_wait; // of a lane with a copy: its failure is the wait's
+    // Copies that were started and not waited for.
+    int under_way() const {
+        int count = 0;
+        for (const Copy& copy : lanes_)
+            count += copy.to != nullptr ? 1 : 0;
+        return count;
+    }
 
     Status start_copy_to_device(int lane, std::byte* to, const std::byte* from,
                                 uint64_t bytes) override {
@@ -30,11 +38,14 @@ class LateCopyDevice final : public HostBackedDevice {
     }
     Status wait_lane(int lane) override {
         Copy& copy = lanes_[lane];
+        Status waited;
+        if (on_wait && copy.to != nullptr)
+            waited = on_wait();
         for (uint64_t row = 0; row < copy.height; ++row)
             std::memcpy(copy.to + row * copy.to_pitch, copy.from + row * copy.from_pitch,
                         copy.width);
         copy = {};
-        return {};
+        return waited;
     }
     Status synchronize() override { return {}; }
 

@@ -204,6 +204,27 @@ TEST(Load, AFailedCopyEndsTheLoadWithItsCause) {
     EXPECT_EQ(set.error().message, "the bus is gone");
 }
 
+TEST(Load, AfterAFailedWaitNoCopyReadsFromTheRingAnyMore) {
+    TestCheckpoint made;
+    made.write_single();
+    LoadRequest request;
+    request.path = made.path();
+    request.environment = {"host", "", "", "any"};
+    request.ranks = {0, 0, 0}; // so that each tile has three copies under way
+    LateCopyDevice device;
+    Device* devices[] = {&device, &device, &device};
+    int most = 0;
+    device.on_wait = [&]() -> Status { // every wait
+        most = std::max(most, device.under_way());
+        return fail(ErrorCode::kIo, "the lane is broken");
+    };
+    auto sets = run_load(plan_load(request).value(), devices, 2, {});
+    ASSERT_FALSE(sets);
+    EXPECT_EQ(sets.error().message, "the lane is broken");
+    EXPECT_GE(most, 3);
+    EXPECT_EQ(device.under_way(), 0);
+}
+
 TEST(Load, ARefusedProgressEndsTheLoad) {
     TestCheckpoint made;
     make_large(made);

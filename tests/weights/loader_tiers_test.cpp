@@ -160,6 +160,25 @@ TEST_F(LoaderTiers, AnImageOfAnotherRecipeIsRefusedWithTheTable) {
     EXPECT_THAT(ran.text, Not(HasSubstr("environment.")));
 }
 
+TEST_F(LoaderTiers, ACheckpointThatCannotBeLookedAtIsNoFaultOfItsImage) {
+    write_an_image();
+    const std::vector<std::string> command = {
+        "--model", made_.path(), "--device",      "host-0",
+        "--image", image_,       "--environment", R"({"device_kind":"host"})"};
+    const std::string weights = made_.folder.file("model.safetensors");
+    fs::resize_file(weights, fs::file_size(weights) - 1); // a download that is not done
+    for (const char* what : {"cut off", "gone"}) {
+        RunningLoader loader(command);
+        auto failed = loader.expect<protocol::Failed>();
+        EXPECT_EQ(failed.error.reason, "CheckpointAbsent") << what;
+        EXPECT_EQ(failed.error.code, ErrorCode::kUnavailable) << what;
+        EXPECT_THAT(failed.error.message, HasSubstr(image_));
+        EXPECT_THAT(failed.error.message, HasSubstr(made_.path()));
+        fs::remove_all(made_.path());
+    }
+    EXPECT_TRUE(open_image(image_));
+}
+
 TEST_F(LoaderTiers, EveryRankHasAnImageOfItsOwn) {
     made_.config["hidden_size"] = 256;
     made_.config["intermediate_size"] = 1024;

@@ -80,8 +80,9 @@ Status load(const LoaderOptions& options, Control& control) {
         fmt::print("{}", options.json ? plan_json(plan) + "\n" : plan_text(plan));
         return {};
     }
+    TilePlan tiles = tiles_of(plan, late.kind());
     if (control)
-        BERTH_TRY(control.ask(planned(plan, cost_of(plan, late.kind(), options.threads))));
+        BERTH_TRY(control.ask(planned(plan, cost_of(plan, tiles, late.kind(), options.threads))));
     BERTH_ASSIGN(Device * device, late.open());
     BERTH_TRY(check_environment(request.environment, *device));
     auto progress = [&](uint64_t done, uint64_t total) -> Status {
@@ -89,7 +90,8 @@ Status load(const LoaderOptions& options, Control& control) {
     };
     std::vector<Device*> devices;
     BERTH_ASSIGN(OtherDevices others, OtherDevices::open(options, *device, devices));
-    BERTH_ASSIGN(std::vector<LoadedSet> sets, run_load(plan, devices, options.threads, progress));
+    BERTH_ASSIGN(std::vector<LoadedSet> sets,
+                 run_load(plan, tiles, devices, options.threads, progress));
     LoadedSet& set = sets[0];
     set.phases["validate"] = validating.count();
     set.phases["open_device"] = late.opening_ms();

@@ -28,11 +28,16 @@ StreamProgress progress_to(Control& control, const char* phase) {
 Status check_against_model(const Image& image, const LoaderOptions& options, LateDevice& late) {
     LoadRequest request = options.request;
     BERTH_ASSIGN(request.environment, find_environment(options, late));
-    BERTH_ASSIGN(LoadPlan plan, plan_load(request));
-    if (plan.fingerprint().sha256 == image.fingerprint)
+    auto plan = plan_load(request);
+    if (!plan) // whatever is wrong with the checkpoint, it says nothing about the image
+        return fail(ErrorCode::kUnavailable,
+                    fmt::format("{}: the image cannot be compared with {} now: {}", image.path,
+                                options.model, plan.error().message),
+                    "CheckpointAbsent");
+    if (plan->fingerprint().sha256 == image.fingerprint)
         return {};
     BERTH_ASSIGN(std::vector<FieldDifference> differences,
-                 compare(image.fingerprint_json, plan.fingerprint().document));
+                 compare(image.fingerprint_json, plan->fingerprint().document));
     if (differences.empty())
         return {};
     return fail(ErrorCode::kMismatch,

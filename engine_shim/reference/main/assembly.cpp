@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
+#include "cache/memory/host_device.h"
 #include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/main/torch_weights.h"
 #include "engine_shim/reference/model/runner.h"
@@ -156,8 +157,13 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
         std::make_unique<Scheduler>(SchedulerLimits{options.max_batch, options.prefill_chunk,
                                                     options.block_tokens, options.batch_invariant},
                                     config.eos_tokens);
-    memory =
-        std::make_unique<KvMemory>(KvMemory::Parts{device, *arena, *runner, *scheduler, workspace});
+    uint64_t host_bytes_max = options.host_kv_memory;
+    if (host_bytes_max == 0) {
+        BERTH_ASSIGN(const HostMemory host, host_memory());
+        host_bytes_max = host.total_bytes / 4;
+    }
+    memory = std::make_unique<KvMemory>(
+        KvMemory::Parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max});
     BERTH_TRY(memory->start(grant_now(options, client)));
     client.counters().grant_bytes = memory->grant_bytes();
     return make_settings(options, client, largest);

@@ -45,6 +45,12 @@ class ClientHost final : public EngineHost {
         client_.counters().batch_total = total;
     }
 
+    void note_latency(double first_seconds, double later_seconds) override {
+        client_.counters().ttft.add(static_cast<uint64_t>(first_seconds * 1e6));
+        if (later_seconds > 0)
+            client_.counters().tpot.add(static_cast<uint64_t>(later_seconds * 1e6));
+    }
+
   private:
     // The first token after a start, a command or a closed gate is reported at once, so that
     // berthd can say when work went on; those after it with the regular reports.

@@ -2,11 +2,13 @@
 #include "engine_shim/reference/main/engine.h"
 
 #include "base/log.h"
+#include "engine_shim/reference/model/block_moves.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace berth::engine {
 
@@ -150,10 +152,19 @@ protocol::CommandDone Engine::obey(const protocol::Command& command) {
     case protocol::CommandKind::kRestore:
         status = parts_.memory.restore(command, done);
         break;
+    case protocol::CommandKind::kShrink:
+        status = parts_.memory.shrink(command, done);
+        break;
+    case protocol::CommandKind::kGrow:
+        status = parts_.memory.grow(command, done);
+        break;
     case protocol::CommandKind::kResume:
     case protocol::CommandKind::kStop:
         break;
     }
+    if (const uint32_t lost = parts_.memory.take_not_saved(); lost > 0)
+        log::warn("command={}: host memory holds no more saved KV, {} sequences will be recomputed",
+                  protocol::to_string(command.kind), lost);
     done.grant_bytes = parts_.memory.grant_bytes();
     done.host_bytes = parts_.memory.host_bytes();
     if (!status) {
@@ -211,11 +222,19 @@ bool Engine::at_layer(uint32_t layer) {
 Status Engine::step() {
     const auto outcome =
         parts_.scheduler.step(parts_.model, [this](uint32_t layer) { return at_layer(layer); });
-    if (outcome) {
-        if (*outcome == Scheduler::Outcome::kIdle) // what waits does not fit this grant
-            parts_.host.wait(kIdleWait);
+    if (outcome && *outcome == Scheduler::Outcome::kIdle) {
+        if (!std::exchange(starved_, true))
+            log::warn("{} requests wait for a larger grant: at least {} KV blocks are needed, {} "
+                      "holds {}",
+                      parts_.scheduler.waiting_count(), least_blocks(parts_.scheduler),
+                      format_bytes(parts_.memory.grant_bytes()),
+                      parts_.scheduler.allocator().total());
+        parts_.host.wait(kIdleWait);
         return {};
     }
+    starved_ = false;
+    if (outcome)
+        return {};
     last_error_ = outcome.error().message;
     log::error("step failed: {}", last_error_);
     return parts_.memory.verify();

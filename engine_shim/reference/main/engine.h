@@ -51,6 +51,7 @@ class Engine final : public EngineApi {
     void cancel(const std::string& id) override;
     void on_request_begin() override { parts_.host.raise_gate(); }
     void on_request_end() override { parts_.host.lower_gate(); }
+    void on_latency(double first, double later) override { parts_.host.note_latency(first, later); }
     EngineStats stats() const override;
     const std::string& model_name() const override { return settings_.model_name; }
     uint32_t vocab_size() const override { return settings_.vocab; }
@@ -91,6 +92,7 @@ class Engine final : public EngineApi {
     std::atomic<int64_t> stop_grace_ns_{-1}; // -1: none asked for
     // Engine thread alone:
     bool stopping_ = false;
+    bool starved_ = false; // nobody who waits fits the grant
     Clock::time_point stop_at_;
     std::optional<protocol::Command> stop_command_;
     std::string last_error_;

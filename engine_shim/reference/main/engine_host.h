@@ -36,6 +36,7 @@ class EngineHost {
     };
     virtual void report(const Load& load) = 0;
     virtual void report_batch(uint64_t done, uint64_t total) = 0;
+    virtual void note_latency(double first_seconds, double later_seconds) = 0;
 };
 
 } // namespace berth::engine

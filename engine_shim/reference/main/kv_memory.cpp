@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/main/kv_memory.h"
 
+#include "engine_shim/reference/model/block_moves.h"
 #include "engine_shim/reference/model/runner.h"
 #include "engine_shim/reference/model/torch_device.h"
 
@@ -13,8 +14,22 @@ namespace berth::engine {
 
 namespace {
 
-// What saving runs at in the worst case: host memory that must be pinned first.
-constexpr uint64_t kSaveBytesPerMs = uint64_t{1'500'000};
+// What saving runs at: into host memory that must be pinned first, and into what is at hand.
+constexpr uint64_t kFreshBytesPerMs = uint64_t{1'500'000};
+constexpr uint64_t kSaveBytesPerMs = uint64_t{40'000'000};
+constexpr uint64_t kLeastBlocks = 2; // to start with
+constexpr uint64_t kSlabBytes = uint64_t{16} << 20;
+
+HostBlockPool::Limits pool_limits(const KvMemory::Parts& parts) {
+    const uint64_t block = parts.runner.cache().layout().block_bytes();
+    const uint64_t largest = std::min({kSlabBytes, parts.arena.bytes_max(), parts.host_bytes_max});
+    return {parts.host_bytes_max, static_cast<uint32_t>(std::max<uint64_t>(largest / block, 1))};
+}
+
+const Sequence& running_sequence(const Scheduler& scheduler, uint64_t order) {
+    return *std::find_if(scheduler.running().begin(), scheduler.running().end(),
+                         [order](const Sequence& one) { return one.order == order; });
+}
 
 // Times a phase into CommandDone.
 class Phase {
@@ -43,7 +58,7 @@ uint64_t backed_bytes(const GrantArena& arena, uint64_t grant_bytes, uint64_t wo
 }
 
 KvMemory::KvMemory(Parts parts)
-    : parts_(parts), stash_(parts.device, parts.runner.cache().layout().block_bytes()) {}
+    : parts_(parts), stash_(parts.device, parts.arena.data(), block_bytes(), pool_limits(parts)) {}
 
 uint64_t KvMemory::block_bytes() const {
     return parts_.runner.cache().layout().block_bytes();
@@ -82,31 +97,77 @@ Status KvMemory::verify() {
                 "CanaryMismatch");
 }
 
-Status KvMemory::grow(uint64_t grant_bytes) {
+Status KvMemory::check_blocks(uint64_t grant_bytes, uint64_t least) const {
     const uint64_t blocks = blocks_within(grant_bytes);
-    if (blocks < 2)
-        return fail(ErrorCode::kResourceExhausted,
-                    fmt::format("a grant of {} holds {} KV blocks of {} after {} of work space; at "
-                                "least 2 are needed: raise the instance's memory request",
-                                format_bytes(grant_bytes), blocks, format_bytes(block_bytes()),
-                                format_bytes(parts_.workspace_bytes)),
-                    "GrantTooSmall");
+    if (blocks >= least)
+        return {};
+    const uint64_t step = parts_.arena.step_bytes();
+    const uint64_t needed =
+        (least * block_bytes() + step - 1) / step * step + parts_.workspace_bytes;
+    return fail(
+        ErrorCode::kResourceExhausted,
+        fmt::format("a grant of {} holds {} KV blocks of {} after {} of work space; with {} "
+                    "blocks this engine gets on: the least is {}",
+                    format_bytes_exact(grant_bytes), blocks, format_bytes(block_bytes()),
+                    format_bytes(parts_.workspace_bytes), least, format_bytes_exact(needed)),
+        "GrantTooSmall");
+}
+
+Status KvMemory::back(uint64_t grant_bytes) {
+    BERTH_TRY(check_blocks(grant_bytes, kLeastBlocks));
     BERTH_TRY(resize(grant_bytes));
-    parts_.scheduler.allocator().resize(static_cast<uint32_t>(blocks));
+    parts_.scheduler.allocator().resize(static_cast<uint32_t>(blocks_within(grant_bytes)));
     return {};
 }
 
+Status KvMemory::cut(uint64_t grant_bytes, uint64_t blocks) {
+    BlockAllocator& allocator = parts_.scheduler.allocator();
+    if (blocks < allocator.total() && !allocator.resize(static_cast<uint32_t>(blocks)))
+        return fail(ErrorCode::kInternal,
+                    fmt::format("KV blocks from {} on are still in use, the grant stays", blocks));
+    BERTH_TRY(fence());
+    const Status resized = resize(grant_bytes);
+    if (!resized && !offloaded_) // some of it may be gone already
+        allocator.resize(static_cast<uint32_t>(parts_.arena.bytes() / block_bytes()));
+    return resized;
+}
+
 Status KvMemory::start(uint64_t grant_bytes) {
-    BERTH_TRY(grow(grant_bytes));
+    BERTH_TRY(back(grant_bytes));
     return verify();
 }
 
-bool KvMemory::worth_saving(const protocol::Command& command) const {
+bool KvMemory::worth_saving(const protocol::Command& command,
+                            const std::vector<uint64_t>& orders) const {
     if (command.kv != "Auto")
         return command.kv == "Save";
-    const uint64_t bytes = stash_.live_bytes(parts_.scheduler);
-    return command.grace_ms <= 0 ||
-           bytes <= static_cast<uint64_t>(command.grace_ms) * kSaveBytesPerMs;
+    uint64_t bytes = 0;
+    for (const uint64_t order : orders)
+        bytes += parts_.scheduler.blocks_for(running_sequence(parts_.scheduler, order).computed) *
+                 block_bytes();
+    const uint64_t fresh = bytes - std::min(bytes, stash_.free_bytes());
+    return command.grace_ms <= 0 || fresh / kFreshBytesPerMs + bytes / kSaveBytesPerMs <=
+                                        static_cast<uint64_t>(command.grace_ms);
+}
+
+Status KvMemory::send_away(const protocol::Command& command, const std::vector<uint64_t>& orders) {
+    const bool saves = worth_saving(command, orders);
+    for (const uint64_t order : orders) {
+        const Sequence& sequence = running_sequence(parts_.scheduler, order);
+        std::unique_ptr<SavedKv> saved;
+        if (saves && sequence.computed > 0) {
+            const std::span<const uint32_t> blocks(sequence.blocks);
+            auto kept = stash_.save(blocks.first(parts_.scheduler.blocks_for(sequence.computed)));
+            if (!kept && kept.error().code != ErrorCode::kResourceExhausted)
+                return fail(kept.error());
+            if (kept)
+                saved = std::move(*kept);
+            else
+                ++not_saved_;
+        }
+        parts_.scheduler.suspend(order, std::move(saved));
+    }
+    return {};
 }
 
 Status KvMemory::offload(const protocol::Command& command, protocol::CommandDone& done) {
@@ -116,32 +177,25 @@ Status KvMemory::offload(const protocol::Command& command, protocol::CommandDone
     }
     if (!offloaded_) {
         const Phase phase(done, "save");
-        if (worth_saving(command))
-            BERTH_TRY(stash_.save(parts_.scheduler, parts_.arena.data()));
-        else
-            stash_.drop(parts_.scheduler);
+        BERTH_TRY(send_away(command, who_gives_way(parts_.scheduler, 0)));
         parts_.scheduler.allocator().resize(0);
         offloaded_ = true;
     }
-    {
-        const Phase phase(done, "shrink");
-        release_cached_memory(parts_.runner.cache().device());
-        if (command.grant_bytes < grant_bytes())
-            BERTH_TRY(resize(command.grant_bytes));
-    }
-    return {};
+    const Phase phase(done, "shrink");
+    release_cached_memory(parts_.runner.cache().device());
+    return command.grant_bytes < grant_bytes() ? cut(command.grant_bytes, 0) : Status();
 }
 
 Status KvMemory::restore(const protocol::Command& command, protocol::CommandDone& done) {
     const uint64_t before = grant_bytes();
     if (!offloaded_ && command.grant_bytes < before)
         return fail(ErrorCode::kFailedPrecondition,
-                    fmt::format("Restore to {} while running with {}: Offload first",
+                    fmt::format("Restore to {} while running with {}: Shrink or Offload first",
                                 format_bytes(command.grant_bytes), format_bytes(before)));
     Status status;
     {
         const Phase phase(done, "grow");
-        status = grow(command.grant_bytes);
+        status = back(command.grant_bytes);
     }
     if (status && command.canary) {
         const Phase phase(done, "canary");
@@ -149,14 +203,56 @@ Status KvMemory::restore(const protocol::Command& command, protocol::CommandDone
     }
     if (status && offloaded_) {
         const Phase phase(done, "restore");
-        BERTH_TRY(stash_.restore(parts_.scheduler, parts_.arena.data()));
         offloaded_ = false;
+        parts_.scheduler.admit();
     }
-    if (!status && offloaded_) {
-        parts_.scheduler.allocator().resize(0);
-        BERTH_TRY(resize(before));
-    }
+    if (!status && offloaded_)
+        BERTH_TRY(cut(before, 0));
     return status;
+}
+
+Status KvMemory::shrink(const protocol::Command& command, protocol::CommandDone& done) {
+    if (command.grant_bytes >= grant_bytes())
+        return {};
+    const uint64_t blocks = offloaded_ ? 0 : blocks_within(command.grant_bytes);
+    if (!offloaded_)
+        BERTH_TRY(check_blocks(command.grant_bytes, least_blocks(parts_.scheduler)));
+    {
+        const Phase phase(done, "fence");
+        BERTH_TRY(fence());
+    }
+    if (blocks < parts_.scheduler.allocator().total()) {
+        const auto limit = static_cast<uint32_t>(blocks);
+        {
+            const Phase phase(done, "save");
+            BERTH_TRY(send_away(command, who_gives_way(parts_.scheduler, limit)));
+        }
+        const Phase phase(done, "move");
+        BERTH_TRY(
+            move_below(parts_.scheduler, limit, [this](std::span<const BlockMove> moves) -> Status {
+                BERTH_TRY(parts_.runner.copy_blocks(moves));
+                return fence();
+            }));
+    }
+    const Phase phase(done, "shrink");
+    return cut(command.grant_bytes, blocks);
+}
+
+Status KvMemory::grow(const protocol::Command& command, protocol::CommandDone& done) {
+    const uint64_t before = grant_bytes();
+    if (offloaded_)
+        return fail(ErrorCode::kFailedPrecondition,
+                    fmt::format("Grow to {} while offloaded: Restore it first",
+                                format_bytes(command.grant_bytes)),
+                    "Offloaded");
+    if (command.grant_bytes <= before)
+        return {};
+    const Phase phase(done, "grow");
+    if (const Status backed = back(command.grant_bytes); !backed)
+        return fail_in(fmt::format("Grow to {}: the grant stays {}",
+                                   format_bytes(command.grant_bytes), format_bytes(before)),
+                       backed.error());
+    return {};
 }
 
 } // namespace berth::engine

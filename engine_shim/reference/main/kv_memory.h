@@ -7,6 +7,8 @@
 #include "engine_shim/reference/model/scheduler.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace berth::engine {
 
@@ -16,8 +18,9 @@ class ModelRunner;
 uint64_t backed_bytes(const GrantArena& arena, uint64_t grant_bytes, uint64_t workspace_bytes);
 
 // The engine's memory within its grant: blocks in an arena, and on a GPU a fixed part for torch's
-// own work space (`workspace_bytes`). It gives memory back on Offload and takes it again on
-// Restore. Engine thread only; all that it refers to outlives it.
+// own work space (`workspace_bytes`). It gives memory back on Shrink and Offload and takes it again
+// on Grow and Restore; sequences that lose their blocks wait in the scheduler, which lets them in
+// again as there is room. Engine thread only; all that it refers to outlives it.
 class KvMemory {
   public:
     struct Parts {
@@ -26,21 +29,31 @@ class KvMemory {
         ModelRunner& runner;
         Scheduler& scheduler;
         uint64_t workspace_bytes = 0;
+        uint64_t host_bytes_max = UINT64_MAX; // for saved KV; what does not fit is recomputed
     };
     explicit KvMemory(Parts parts);
 
     // Backs the grant and records the canary: the first verified step.
     Status start(uint64_t grant_bytes);
-    // Both fill in the phases of `done`. Offload twice only shrinks further.
+    // All four fill in the phases of `done`. Offload twice only shrinks further.
     Status offload(const protocol::Command& command, protocol::CommandDone& done);
     // On failure, CanaryMismatch among them, the memory is what it was before and stays offloaded.
     Status restore(const protocol::Command& command, protocol::CommandDone& done);
+    // Gives the top of the grant back and goes on below it; also while offloaded. GrantTooSmall,
+    // with the least, changes nothing. Other failures lose no sequence.
+    Status shrink(const protocol::Command& command, protocol::CommandDone& done);
+    // Maps more and uses it. A failure changes nothing.
+    Status grow(const protocol::Command& command, protocol::CommandDone& done);
     // One step on a fixed token; CanaryMismatch when it is not what it was at the start.
     Status verify();
 
     bool offloaded() const { return offloaded_; }
     uint64_t grant_bytes() const;
     uint64_t host_bytes() const { return stash_.host_bytes(); }
+    uint64_t host_bytes_free() const { return stash_.free_bytes(); }
+    // Sequences since the last such call that should have been saved and will be recomputed, for
+    // want of host memory.
+    uint32_t take_not_saved() { return std::exchange(not_saved_, 0); }
     Status fence() { return parts_.device.synchronize(); }
     // Blocks that a grant of these bytes holds.
     uint64_t blocks_within(uint64_t grant_bytes) const;
@@ -48,14 +61,20 @@ class KvMemory {
   private:
     uint64_t block_bytes() const;
     Status resize(uint64_t grant_bytes);
+    Status check_blocks(uint64_t grant_bytes, uint64_t least) const;
     // Backs the grant and hands its blocks to the scheduler; GrantTooSmall when they are too few.
-    Status grow(uint64_t grant_bytes);
-    bool worth_saving(const protocol::Command& command) const;
+    Status back(uint64_t grant_bytes);
+    // Gives the blocks from `blocks` on back.
+    Status cut(uint64_t grant_bytes, uint64_t blocks);
+    bool worth_saving(const protocol::Command& command, const std::vector<uint64_t>& orders) const;
+    // These running sequences lose their blocks, saved or not as the command says.
+    Status send_away(const protocol::Command& command, const std::vector<uint64_t>& orders);
 
     Parts parts_;
     KvStash stash_;
     std::string canary_;
     bool offloaded_ = false;
+    uint32_t not_saved_ = 0;
 };
 
 } // namespace berth::engine

@@ -15,7 +15,8 @@ std::string check_bytes(const std::string& text) {
     return bytes ? std::string() : bytes.error().message;
 }
 
-void add_options(CLI::App& app, Options& options, std::string& kv_memory) {
+void add_options(CLI::App& app, Options& options, std::string& kv_memory,
+                 std::string& host_kv_memory) {
     app.add_option("--listen", options.listen,
                    "Serve the OpenAI interface at HOST:PORT (port 0: any free one)");
     auto* input = app.add_option("--batch-input", options.batch_input,
@@ -57,6 +58,11 @@ void add_options(CLI::App& app, Options& options, std::string& kv_memory) {
     app.add_option("--max-context", options.max_context, "Longest prompt and answer together");
     app.add_option("--kv-memory", kv_memory, "KV memory where no berthd grants it, e.g. 2Gi")
         ->check(check_bytes, "BYTES");
+    app.add_option("--host-kv-memory", host_kv_memory,
+                   "Host memory for the KV of sequences that lose their place on the device; it is "
+                   "kept for the next time, and what does not fit is computed again (default: a "
+                   "quarter of the machine's memory)")
+        ->check(check_bytes, "BYTES");
     app.add_flag("--batch-invariant", options.batch_invariant,
                  "Answers do not depend on what else is being answered (slower)");
     app.add_option("--threads", options.threads, "Threads of one operation on the CPU")
@@ -68,9 +74,9 @@ void add_options(CLI::App& app, Options& options, std::string& kv_memory) {
 
 std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
     Options options;
-    std::string kv_memory = "1Gi";
+    std::string kv_memory = "1Gi", host_kv_memory;
     CLI::App app("berth-engine: the reference inference engine of Berth");
-    add_options(app, options, kv_memory);
+    add_options(app, options, kv_memory, host_kv_memory);
     try {
         app.parse(argc, argv);
         if (options.listen.empty() && options.batch_input.empty())
@@ -84,6 +90,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
         return std::nullopt;
     }
     options.kv_memory = *parse_bytes(kv_memory);
+    if (!host_kv_memory.empty())
+        options.host_kv_memory = *parse_bytes(host_kv_memory);
     return options;
 }
 

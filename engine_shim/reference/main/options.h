@@ -24,8 +24,9 @@ struct Options {
     uint32_t max_batch = 16;
     uint32_t prefill_chunk = 512;
     uint32_t block_tokens = 16;
-    uint32_t max_context = 0; // 0: the model's, as far as the grant holds it
-    uint64_t kv_memory = 0;   // off mode and guests
+    uint32_t max_context = 0;    // 0: the model's, as far as the grant holds it
+    uint64_t kv_memory = 0;      // off mode and guests
+    uint64_t host_kv_memory = 0; // for saved KV; 0: a quarter of the machine's memory
     bool batch_invariant = false;
     uint32_t threads = 0; // BERTH_THREADS; 0: the cores
 };

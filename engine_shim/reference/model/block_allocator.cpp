@@ -2,11 +2,21 @@
 #include "engine_shim/reference/model/block_allocator.h"
 
 #include <cassert>
+#include <iterator>
 
 namespace berth::engine {
 
 std::optional<std::vector<uint32_t>> BlockAllocator::allocate(uint32_t count) {
-    if (count > free_.size())
+    return allocate_below(count, total_);
+}
+
+uint32_t BlockAllocator::free_below(uint32_t limit) const {
+    return static_cast<uint32_t>(std::distance(free_.begin(), free_.lower_bound(limit)));
+}
+
+std::optional<std::vector<uint32_t>> BlockAllocator::allocate_below(uint32_t count,
+                                                                    uint32_t limit) {
+    if (count > (limit >= total_ ? free() : free_below(limit)))
         return std::nullopt;
     std::vector<uint32_t> blocks;
     blocks.reserve(count);
@@ -25,13 +35,9 @@ void BlockAllocator::release(const std::vector<uint32_t>& blocks) {
 
 bool BlockAllocator::resize(uint32_t blocks) {
     if (blocks < total_) {
-        const auto above = free_.lower_bound(blocks);
-        uint32_t free_above = 0;
-        for (auto it = above; it != free_.end(); ++it)
-            ++free_above;
-        if (free_above != total_ - blocks)
+        if (free() - free_below(blocks) != total_ - blocks)
             return false;
-        free_.erase(above, free_.end());
+        free_.erase(free_.lower_bound(blocks), free_.end());
     }
     for (uint32_t block = total_; block < blocks; ++block)
         free_.insert(free_.end(), block);

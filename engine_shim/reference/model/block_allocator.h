@@ -17,8 +17,12 @@ class BlockAllocator {
     uint32_t total() const { return total_; }
     uint32_t free() const { return static_cast<uint32_t>(free_.size()); }
 
+    uint32_t free_below(uint32_t limit) const;
+
     // All or nothing, in ascending order.
     std::optional<std::vector<uint32_t>> allocate(uint32_t count);
+    // The same with blocks below `limit` alone.
+    std::optional<std::vector<uint32_t>> allocate_below(uint32_t count, uint32_t limit);
     void release(const std::vector<uint32_t>& blocks);
     // Growing adds free blocks at the top; shrinking needs the blocks above to be free and returns
     // false (changing nothing) when one is not.

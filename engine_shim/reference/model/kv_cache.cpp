@@ -44,4 +44,9 @@ void KvCache::clear_block(uint32_t block) const {
     planes_.narrow(0, first_plane(block), int64_t{layout_.layers} * 2).zero_();
 }
 
+void KvCache::copy_blocks(uint32_t from, uint32_t to, uint32_t count) const {
+    const int64_t planes = int64_t{count} * layout_.layers * 2;
+    planes_.narrow(0, first_plane(to), planes).copy_(planes_.narrow(0, first_plane(from), planes));
+}
+
 } // namespace berth::engine

@@ -51,6 +51,8 @@ class KvCache {
     // A block that is taken into use is zeroed: masked places must hold finite numbers, since
     // 0 * NaN is NaN.
     void clear_block(uint32_t block) const;
+    // `count` blocks from `from` on, to `to`...; the two must not overlap.
+    void copy_blocks(uint32_t from, uint32_t to, uint32_t count) const;
 
     int64_t first_plane(uint32_t block) const { return int64_t{block} * layout_.layers * 2; }
 

@@ -1,104 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/model/kv_stash.h"
 
+#include <utility>
+
 namespace berth::engine {
 
-namespace {
-
-// Calls copy(first index, first block, count) for each run of adjacent blocks.
 template <typename Copy>
-Status for_runs(const std::vector<uint32_t>& blocks, Copy copy) {
-    for (size_t begin = 0; begin < blocks.size();) {
+Status KvStash::for_pieces(std::span<const uint32_t> blocks, std::span<const uint32_t> slots,
+                           Copy copy) const {
+    for (size_t begin = 0; begin < slots.size();) {
         size_t end = begin + 1;
-        while (end < blocks.size() && blocks[end] == blocks[end - 1] + 1)
+        while (end < slots.size() && blocks[end] == blocks[end - 1] + 1 &&
+               slots[end] == slots[end - 1] + 1 && pool_->same_slab(slots[end], slots[begin]))
             ++end;
-        BERTH_TRY(copy(begin, blocks[begin], end - begin));
+        BERTH_TRY(copy(arena_ + blocks[begin] * block_bytes_, pool_->at(slots[begin]),
+                       (end - begin) * block_bytes_));
         begin = end;
     }
     return {};
 }
 
-} // namespace
+class KvStash::Saved final : public SavedKv {
+  public:
+    Saved(const KvStash& stash, std::vector<uint32_t> slots)
+        : stash_(stash), pool_(stash.pool_), slots_(std::move(slots)) {}
+    ~Saved() override { pool_->give_back(slots_); }
 
-uint64_t KvStash::live_bytes(Scheduler& scheduler) const {
-    uint64_t blocks = 0;
-    for (const Sequence& sequence : scheduler.running())
-        blocks += scheduler.blocks_for(sequence.computed);
-    return blocks * block_bytes_;
-}
-
-Status KvStash::copy_out(const std::vector<uint32_t>& blocks, const std::byte* arena,
-                         std::byte* host) {
-    return for_runs(blocks, [&](size_t index, uint32_t block, size_t count) {
-        return device_.copy_to_host(host + index * block_bytes_, arena + block * block_bytes_,
-                                    count * block_bytes_);
-    });
-}
-
-Status KvStash::copy_in(const std::vector<uint32_t>& blocks, const std::byte* host,
-                        std::byte* arena) {
-    return for_runs(blocks, [&](size_t index, uint32_t block, size_t count) {
-        return device_.copy_to_device(arena + block * block_bytes_, host + index * block_bytes_,
-                                      count * block_bytes_);
-    });
-}
-
-Status KvStash::save(Scheduler& scheduler, const std::byte* arena) {
-    const uint64_t bytes = live_bytes(scheduler);
-    HostBuffer buffer;
-    if (bytes > 0) {
-        BERTH_ASSIGN(buffer, device_.create_host_buffer(bytes));
+    Status bring_back(const std::vector<uint32_t>& blocks) const override {
+        // The blocks may have been another sequence's in a step that still runs.
+        BERTH_TRY(stash_.device_.synchronize());
+        return stash_.for_pieces(blocks, slots_,
+                                 [this](std::byte* device, const std::byte* host, uint64_t bytes) {
+                                     return stash_.device_.copy_to_device(device, host, bytes);
+                                 });
     }
-    std::map<uint64_t, Saved> saved;
-    // Of all sequences together, in the order of the blocks, so that the pieces are large.
-    uint64_t offset = 0;
-    for (const Sequence& sequence : scheduler.running()) {
-        std::vector<uint32_t> blocks = sequence.blocks;
-        blocks.resize(scheduler.blocks_for(sequence.computed));
-        if (blocks.empty())
-            continue;
-        BERTH_TRY(copy_out(blocks, arena, buffer.mapping.data() + offset));
-        saved[sequence.order] = {offset, static_cast<uint32_t>(blocks.size())};
-        offset += blocks.size() * block_bytes_;
-    }
-    for (Sequence& sequence : scheduler.running()) {
-        scheduler.allocator().release(sequence.blocks);
-        sequence.blocks.clear();
-    }
-    buffer_ = std::move(buffer);
-    saved_ = std::move(saved);
-    return {};
-}
 
-void KvStash::drop(Scheduler& scheduler) {
-    for (Sequence& sequence : scheduler.running()) {
-        scheduler.allocator().release(sequence.blocks);
-        sequence.blocks.clear();
-    }
-    saved_.clear();
-    buffer_ = {};
-    scheduler.requeue_without_blocks();
-}
+  private:
+    const KvStash& stash_;
+    const std::shared_ptr<HostBlockPool> pool_; // outlives the stash, if need be
+    const std::vector<uint32_t> slots_;
+};
 
-Result<uint32_t> KvStash::restore(Scheduler& scheduler, std::byte* arena) {
-    uint32_t lost = 0;
-    for (Sequence& sequence : scheduler.running()) {
-        const auto found = saved_.find(sequence.order);
-        const uint32_t needed = scheduler.blocks_for(uint64_t{sequence.size()} + 1);
-        auto blocks = found == saved_.end() ? std::nullopt : scheduler.allocator().allocate(needed);
-        if (!blocks) {
-            ++lost;
-            continue;
-        }
-        sequence.blocks = *blocks;
-        blocks->resize(found->second.blocks);
-        BERTH_TRY(copy_in(*blocks, buffer_.mapping.data() + found->second.offset, arena));
-    }
-    saved_.clear();
-    buffer_ = {};
-    scheduler.requeue_without_blocks();
-    scheduler.refuse_impossible();
-    return lost;
+Result<std::unique_ptr<SavedKv>> KvStash::save(std::span<const uint32_t> blocks) {
+    BERTH_ASSIGN(std::vector<uint32_t> slots, pool_->take(static_cast<uint32_t>(blocks.size())));
+    auto saved = std::make_unique<Saved>(*this, slots);
+    BERTH_TRY(
+        for_pieces(blocks, slots, [this](const std::byte* device, std::byte* host, uint64_t bytes) {
+            return device_.copy_to_host(host, device, bytes);
+        }));
+    return saved;
 }
 
 } // namespace berth::engine

@@ -2,43 +2,39 @@
 #pragma once
 
 #include "cache/memory/device.h"
-#include "engine_shim/reference/model/scheduler.h"
+#include "engine_shim/reference/model/host_block_pool.h"
+#include "engine_shim/reference/model/saved_kv.h"
 
-#include <map>
+#include <memory>
+#include <span>
+#include <vector>
 
 namespace berth::engine {
 
-// Keys and values of running sequences while the device memory under them is given back. save()
-// copies their blocks to host memory and takes them from the scheduler; restore() gives each
-// sequence new blocks, wherever they lie, and copies back. What does not fit any more, or was
-// dropped, is recomputed. Engine thread only, with the device fenced.
+// Copies of sequences' blocks in host memory, while the device memory under them is given back.
+// Engine thread only. Copies that were saved may be destroyed after the stash, not brought back.
 class KvStash {
   public:
-    KvStash(Device& device, uint64_t block_bytes) : device_(device), block_bytes_(block_bytes) {}
+    KvStash(Device& device, std::byte* arena, uint64_t block_bytes, HostBlockPool::Limits limits)
+        : device_(device), arena_(arena), block_bytes_(block_bytes),
+          pool_(std::make_shared<HostBlockPool>(device, block_bytes, limits)) {}
 
-    // Bytes that save() would copy now.
-    uint64_t live_bytes(Scheduler& scheduler) const;
-    // On failure the scheduler still has all its blocks.
-    Status save(Scheduler& scheduler, const std::byte* arena);
-    // Running sequences go back to waiting.
-    void drop(Scheduler& scheduler);
-    // The allocator has its new size. Returns how many sequences must be recomputed.
-    Result<uint32_t> restore(Scheduler& scheduler, std::byte* arena);
-    uint64_t host_bytes() const { return buffer_.mapping.bytes(); }
+    // With the device fenced. ResourceExhausted when there is no host memory for it.
+    Result<std::unique_ptr<SavedKv>> save(std::span<const uint32_t> blocks);
+    uint64_t host_bytes() const { return pool_->bytes(); }
+    uint64_t free_bytes() const { return pool_->free_bytes(); } // at hand, of host_bytes()
 
   private:
-    // Adjacent blocks are copied as one piece.
-    Status copy_out(const std::vector<uint32_t>& blocks, const std::byte* arena, std::byte* host);
-    Status copy_in(const std::vector<uint32_t>& blocks, const std::byte* host, std::byte* arena);
+    class Saved;
+    // Calls copy(device address, host address, bytes); what is adjacent on both sides is one piece.
+    template <typename Copy>
+    Status for_pieces(std::span<const uint32_t> blocks, std::span<const uint32_t> slots,
+                      Copy copy) const;
 
     Device& device_;
+    std::byte* const arena_;
     const uint64_t block_bytes_;
-    HostBuffer buffer_;
-    struct Saved {
-        uint64_t offset = 0;
-        uint32_t blocks = 0;
-    };
-    std::map<uint64_t, Saved> saved_; // by the sequence's order
+    const std::shared_ptr<HostBlockPool> pool_;
 };
 
 } // namespace berth::engine

@@ -95,6 +95,23 @@ Result<std::optional<std::vector<SampledToken>>> ModelRunner::step(std::span<con
     });
 }
 
+Status ModelRunner::copy_blocks(std::span<const BlockMove> moves) {
+    const auto copied = guarded([&] {
+        // Neighbours that stay neighbours go as one piece.
+        for (size_t begin = 0; begin < moves.size();) {
+            size_t end = begin + 1;
+            while (end < moves.size() && moves[end].from == moves[end - 1].from + 1 &&
+                   moves[end].to == moves[end - 1].to + 1)
+                ++end;
+            cache_.copy_blocks(moves[begin].from, moves[begin].to,
+                               static_cast<uint32_t>(end - begin));
+            begin = end;
+        }
+        return moves.size();
+    });
+    return copied ? Status() : fail(copied.error());
+}
+
 Result<std::string> ModelRunner::canary(uint32_t block) {
     const int32_t token = static_cast<int32_t>(config_.vocab / 2);
     return guarded([&]() -> std::string {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "engine_shim/reference/model/block_moves.h"
 #include "engine_shim/reference/model/decoder.h"
 #include "engine_shim/reference/model/step_model.h"
 
@@ -28,6 +29,8 @@ class ModelRunner final : public StepModel {
     // A hash of the logits after one fixed token, computed through `block`: the same for as long as
     // weights, memory and device are what they were.
     Result<std::string> canary(uint32_t block);
+    // Copies whole blocks within the cache; may still be under way when it returns.
+    Status copy_blocks(std::span<const BlockMove> moves);
     const ModelConfig& config() const { return config_; }
     const KvCache& cache() const { return cache_; }
 

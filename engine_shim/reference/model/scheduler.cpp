@@ -57,25 +57,6 @@ void Scheduler::cancel_all(const Error& why) {
     }
 }
 
-void Scheduler::refuse_impossible() {
-    for (auto next = waiting_.begin(); next != waiting_.end();) {
-        const auto sequence = next++;
-        const uint64_t tokens =
-            uint64_t{sequence->prompt_size()} + sequence->request.max_new_tokens;
-        const uint32_t needed = blocks_for(tokens);
-        if (needed <= allocator_.total())
-            continue;
-        const Error error{
-            ErrorCode::kResourceExhausted,
-            fmt::format(
-                "{} tokens need {} KV blocks and the grant holds {}: send a shorter prompt, "
-                "ask for fewer tokens, or raise the instance's memory limit",
-                tokens, needed, allocator_.total()),
-            "KvTooSmall", 0};
-        end_with(waiting_, sequence, FinishReason::kError, &error);
-    }
-}
-
 void Scheduler::send_back(Iterator sequence) {
     allocator_.release(sequence->blocks);
     sequence->blocks.clear();
@@ -86,27 +67,39 @@ void Scheduler::send_back(Iterator sequence) {
     waiting_.splice(place, running_, sequence);
 }
 
-void Scheduler::requeue_without_blocks() {
-    for (auto next = running_.begin(); next != running_.end();) {
-        const auto sequence = next++;
-        if (sequence->blocks.empty())
-            send_back(sequence);
-    }
+void Scheduler::suspend(uint64_t order, std::unique_ptr<SavedKv> saved) {
+    const auto sequence = std::find_if(running_.begin(), running_.end(),
+                                       [&](const Sequence& one) { return one.order == order; });
+    assert(sequence != running_.end());
+    const uint32_t computed = saved ? sequence->computed : 0;
+    send_back(sequence);
+    sequence->saved = std::move(saved);
+    sequence->computed = computed;
 }
 
-// Oldest first and never past one that does not fit: a long prompt must not starve.
+// Oldest first and never past one that does not fit now: a long prompt must not starve. One that
+// all blocks together could not hold waits for more of them and keeps nobody from running.
 void Scheduler::admit() {
-    while (!waiting_.empty() && running_.size() < limits_.batch_max) {
-        const auto next = waiting_.begin();
-        const uint32_t needed = blocks_for(uint64_t{next->size()} + 1);
-        auto blocks = allocator_.allocate(needed);
-        if (!blocks)
+    for (auto next = waiting_.begin();
+         next != waiting_.end() && running_.size() < limits_.batch_max;) {
+        const auto sequence = next++;
+        const uint32_t needed = blocks_for(uint64_t{sequence->size()} + 1);
+        if (needed > allocator_.total())
+            continue;
+        // Brought back without a spare block for each neighbour it would soon be sent away again.
+        const uint64_t spare = sequence->saved ? running_.size() : 0;
+        if (needed + spare > allocator_.free())
             return;
-        next->blocks = std::move(*blocks);
+        sequence->blocks = *allocator_.allocate(needed);
+        if (const auto saved = std::move(sequence->saved)) {
+            // A copy that fails says that the device does: the next step will tell.
+            if (!saved->bring_back(sequence->blocks))
+                sequence->computed = 0;
+        }
         const auto place =
             std::find_if(running_.begin(), running_.end(),
-                         [&](const Sequence& other) { return other.order > next->order; });
-        running_.splice(place, waiting_, next);
+                         [&](const Sequence& other) { return other.order > sequence->order; });
+        running_.splice(place, waiting_, sequence);
     }
 }
 
@@ -153,7 +146,19 @@ void Scheduler::plan_prefill(std::vector<Part>& parts) {
     }
 }
 
+// Nobody makes room for one that all blocks together cannot hold: it waits for more of them.
+void Scheduler::send_back_too_large() {
+    for (auto next = running_.begin(); next != running_.end();) {
+        const auto sequence = next++;
+        if (blocks_for(uint64_t{sequence->computed} + 1) <= allocator_.total())
+            continue;
+        ++counts_.preemptions;
+        send_back(sequence);
+    }
+}
+
 std::vector<Scheduler::Part> Scheduler::plan() {
+    send_back_too_large();
     admit();
     std::vector<Part> parts;
     for (auto next = running_.begin(); next != running_.end();) {

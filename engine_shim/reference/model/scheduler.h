@@ -3,6 +3,7 @@
 
 #include "base/result.h"
 #include "engine_shim/reference/model/block_allocator.h"
+#include "engine_shim/reference/model/saved_kv.h"
 #include "engine_shim/reference/model/step_model.h"
 #include "engine_shim/reference/serve/engine_api.h"
 
@@ -25,12 +26,13 @@ struct SchedulerLimits {
     bool batch_invariant = false;
 };
 
-// One request on its way. `computed` tokens have keys and values in `blocks`.
+// One request on its way. `computed` tokens have keys and values in `blocks`, or in `saved`.
 struct Sequence {
     GenerationRequest request;
     TokenCallback callback;
     std::vector<int32_t> tokens; // prompt, then generated
     std::vector<uint32_t> blocks;
+    std::unique_ptr<SavedKv> saved; // while it waits: what its blocks held
     uint32_t computed = 0;
     uint64_t order = 0; // of arrival
 
@@ -41,9 +43,9 @@ struct Sequence {
 
 // Continuous batching: each step takes every decoding sequence's next token and up to
 // prefill_tokens of prompts, oldest first. A sequence is admitted when blocks for its prompt are
-// there; when blocks run out the youngest goes back to waiting and is recomputed later. Knows
-// nothing of tensors. Engine thread only; callbacks run inside step() and cancel() and must not
-// call back into it.
+// there, and passed over while all of the memory could not hold it; when blocks run out the
+// youngest goes back to waiting and is recomputed later. Knows nothing of tensors. Engine thread
+// only; callbacks run inside step() and cancel() and must not call back into it.
 class Scheduler {
   public:
     enum class Outcome { kIdle, kStepped, kAbandoned };
@@ -57,14 +59,17 @@ class Scheduler {
     // One step. A model's failure ends the requests of that step and is returned.
     Result<Outcome> step(StepModel& model, const LayerHook& hook);
 
-    // The memory changed. Running sequences lose their blocks (see drop_blocks) before a shrink.
+    // For those who change the memory: it may grow at any time, and shrink by blocks that are free.
     BlockAllocator& allocator() { return allocator_; }
-    // Running sequences, oldest first, for those that save and restore their blocks.
+    // Oldest first. Blocks may be exchanged for others that hold the same.
     std::list<Sequence>& running() { return running_; }
-    // All running sequences without blocks go back to waiting, to be recomputed.
-    void requeue_without_blocks();
-    // Waiting requests that the memory can never hold end with an error.
-    void refuse_impossible();
+    const std::list<Sequence>& running() const { return running_; }
+    const std::list<Sequence>& waiting() const { return waiting_; }
+    // A running sequence gives its blocks back and waits: to go on with what was saved of them, or
+    // to be recomputed.
+    void suspend(uint64_t order, std::unique_ptr<SavedKv> saved);
+    // Lets in who waits, as each step does first.
+    void admit();
 
     bool idle() const { return running_.empty() && waiting_.empty(); }
     uint64_t running_count() const { return running_.size(); }
@@ -81,9 +86,9 @@ class Scheduler {
         uint32_t tokens = 0;
         bool samples = false;
     };
-    void admit();
     bool reserve(Iterator sequence, uint32_t tokens);
     void send_back(Iterator sequence);
+    void send_back_too_large();
     bool prefilling(const Sequence& sequence) const;
     uint32_t prefill_end(const Sequence& sequence) const;
     std::vector<Part> plan();

@@ -40,9 +40,13 @@ CompletionSession::~CompletionSession() {
     for (const Choice& choice : choices_)
         tokens += choice.tokens();
     metrics_.completion_tokens += tokens;
-    if (choices_.size() == 1 && tokens > 1)
-        metrics_.later_tokens.add(seconds(Clock::now() - first_token_) /
-                                  static_cast<double>(tokens - 1));
+    double later = 0;
+    if (choices_.size() == 1 && tokens > 1) {
+        later = seconds(Clock::now() - first_token_) / static_cast<double>(tokens - 1);
+        metrics_.later_tokens.add(later);
+    }
+    if (first_token_ != Clock::time_point())
+        model_.engine.on_latency(seconds(first_token_ - begin_), later);
     model_.engine.on_request_end();
 }
 

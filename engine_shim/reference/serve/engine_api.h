@@ -96,6 +96,8 @@ class EngineApi {
     // classes.
     virtual void on_request_begin() = 0;
     virtual void on_request_end() = 0;
+    // An answered request: seconds until its first token, and per token after it (0: it had one).
+    virtual void on_latency(double first, double later) = 0;
 
     virtual EngineStats stats() const = 0;
     virtual const std::string& model_name() const = 0; // as served: `--served-model-name`

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a connection reads a request, within its limits.
+#include "base/http/connection.h"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <tuple>
+
+namespace berth::http {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+
+namespace {
+
+constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+
+} // namespace
+
+Request Connection::request_of(beast::http::request<beast::http::string_body>& message) {
+    Request request;
+    request.method = std::string(message.method_string());
+    request.target = std::string(message.target());
+    request.path = request.target.substr(0, request.target.find('?'));
+    for (const auto& field : message)
+        request.headers.add(
+            std::string_view(field.name_string().data(), field.name_string().size()),
+            std::string_view(field.value().data(), field.value().size()));
+    request.body = std::move(message.body());
+    request.credentials = remote_.credentials;
+    request.address = remote_.address;
+    return request;
+}
+
+asio::awaitable<std::optional<Request>> Connection::read_request(Head* head) {
+    const ServerLimits& limits = setting_->limits;
+    beast::http::request_parser<beast::http::string_body> parser;
+    parser.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
+    parser.body_limit(limits.body_bytes_max);
+    arm(std::min(limits.header_max, limits.request_max), Direction::kReading);
+    auto [error, got] = co_await beast::http::async_read_header(stream_, buffer_, parser, kTuple);
+    bool late = disarm();
+    const auto& message = parser.get();
+    auto fields = static_cast<size_t>(std::distance(message.begin(), message.end()));
+    bool too_many = !error && fields > limits.headers_max;
+    if (!error && !too_many && !parser.is_done()) {
+        arm(limits.request_max, Direction::kReading);
+        if (beast::iequals(message[beast::http::field::expect], "100-continue")) {
+            std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+            (void)co_await asio::async_write(stream_, asio::buffer(go_on), kTuple);
+        }
+        std::tie(error, got) = co_await beast::http::async_read(stream_, buffer_, parser, kTuple);
+        late = disarm();
+    }
+    auto refuse = [&](int status, ErrorCode code, std::string why) {
+        head->keep_alive = false;
+        head->refusal = error_response(Error{code, std::move(why), {}, 0}, status);
+    };
+    head->is_http_1_0 = message.version() == 10;
+    head->is_head = message.method() == beast::http::verb::head;
+    head->keep_alive = message.keep_alive();
+    if (late)
+        refuse(408, ErrorCode::kDeadlineExceeded, "the request took too long to arrive");
+    else if (too_many)
+        refuse(431, ErrorCode::kInvalidArgument,
+               fmt::format("the header has {} fields; {} at most are read", fields,
+                           limits.headers_max));
+    else if (error == beast::http::error::header_limit ||
+             error == beast::http::error::buffer_overflow)
+        refuse(431, ErrorCode::kInvalidArgument,
+               fmt::format("the header is over {} bytes", limits.header_bytes_max));
+    else if (error == beast::http::error::body_limit)
+        refuse(413, ErrorCode::kInvalidArgument,
+               fmt::format("the body is over {} bytes", limits.body_bytes_max));
+    else if (error.category() ==
+                 beast::http::make_error_code(beast::http::error::bad_method).category() &&
+             error != beast::http::error::end_of_stream &&
+             error != beast::http::error::partial_message)
+        refuse(400, ErrorCode::kInvalidArgument,
+               fmt::format("not an HTTP/1.1 request: {}", error.message()));
+    if (head->refusal)
+        co_return Request{};
+    if (error)
+        co_return std::nullopt;
+    Request request = request_of(parser.get());
+    if (request.path.size() < request.target.size()) {
+        auto query = parse_query(std::string_view(request.target).substr(request.path.size() + 1));
+        if (query)
+            request.query = std::move(*query);
+        else
+            refuse(400, query.error().code, query.error().message);
+    }
+    co_return request;
+}
+
+} // namespace berth::http

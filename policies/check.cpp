@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// What can only be seen when all documents are known: names that lead from one to another, and
+// numbers that exclude each other.
+#include "policies/fields.h"
+#include "policies/yaml.h"
+
+#include <algorithm>
+
+namespace berth::policies {
+
+namespace {
+
+template <typename Spec>
+std::vector<std::string> names_of(const std::vector<Spec>& all) {
+    std::vector<std::string> names;
+    for (const Spec& one : all)
+        names.push_back(one.name);
+    return names;
+}
+
+// An error at a field of a document.
+tl::unexpected<Error> refuse(const Origin& document, Mark mark, const std::string& message) {
+    const Origin at = mark.line > 0 ? Origin{document.file, mark.line, mark.column} : document;
+    return fail(ErrorCode::kInvalidArgument, at.text() + ": " + message, "InvalidDocument");
+}
+
+std::string instance_field(const InstanceSpec& one, const std::string& field) {
+    return "Instance '" + one.name + "': field 'spec." + field + "': ";
+}
+
+Status check_names(const InstanceSpec& one, const Documents& documents, const PolicySpec& policy) {
+    if (policy.find_class(one.class_name) == nullptr)
+        return refuse(one.origin, one.class_mark,
+                      instance_field(one, "priorityClassName") + "no class '" + one.class_name +
+                          "'" + suggestion(one.class_name, names_of(policy.classes)));
+    if (!one.model.empty() && documents.find_model(one.model) == nullptr)
+        return refuse(one.origin, one.model_mark,
+                      instance_field(one, "model") + "no Model '" + one.model + "'" +
+                          (documents.models.empty()
+                               ? "; no Model is given"
+                               : suggestion(one.model, names_of(documents.models))));
+    if (!one.tenant.empty() && policy.find_tenant(one.tenant) == nullptr)
+        return refuse(one.origin, one.tenant_mark,
+                      instance_field(one, "tenant") + "no tenant '" + one.tenant + "'" +
+                          (policy.tenants.empty()
+                               ? "; the ColocationPolicy has no tenants"
+                               : suggestion(one.tenant, names_of(policy.tenants))));
+    return {};
+}
+
+Status check_tenancy(const InstanceSpec& one, const PolicySpec& policy) {
+    const TenantSpec* tenant = policy.find_tenant(one.tenant);
+    if (tenant == nullptr)
+        return {};
+    const auto& may = tenant->may_attach;
+    if (!one.model.empty() && !may.empty() &&
+        std::find(may.begin(), may.end(), one.model) == may.end())
+        return refuse(one.origin, one.model_mark,
+                      instance_field(one, "model") + "tenant '" + tenant->name +
+                          "' may not attach Model '" + one.model + "': add it to mayAttach at " +
+                          tenant->origin.text() + suggestion(one.model, may));
+    const uint64_t most = tenant->device_memory_bytes_max;
+    const uint64_t wanted = one.memory_request_bytes * one.device_count;
+    if (most > 0 && wanted > most)
+        return refuse(one.origin, one.memory_mark,
+                      instance_field(one, "resources.requests.memory") + "'" +
+                          format_bytes_exact(one.memory_request_bytes) + "'" +
+                          (one.device_count > 1
+                               ? " on " + std::to_string(one.device_count) + " devices"
+                               : std::string()) +
+                          " can never be granted: maxDeviceMemory of tenant '" + tenant->name +
+                          "' is " + format_bytes_exact(most) + " (" + tenant->origin.text() + ")");
+    return {};
+}
+
+// The devices that the Node's document names; empty where only the machine knows.
+std::vector<std::string> known_devices(const Documents& documents) {
+    if (!documents.node || documents.node->devices.automatic)
+        return {};
+    std::vector<std::string> ids = documents.node->devices.ids;
+    for (const HostDeviceSpec& one : documents.node->devices.host)
+        ids.push_back(one.name);
+    return ids;
+}
+
+Status check_devices(const InstanceSpec& one, const std::vector<std::string>& known) {
+    if (known.empty())
+        return {};
+    for (const std::string& id : one.devices)
+        if (std::find(known.begin(), known.end(), id) == known.end())
+            return refuse(one.origin, one.devices_mark,
+                          instance_field(one, "devices") + "the node has no device '" + id + "'" +
+                              suggestion(id, known));
+    if (one.device_count > known.size())
+        return refuse(one.origin, one.devices_mark,
+                      instance_field(one, "deviceCount") + "'" + std::to_string(one.device_count) +
+                          "' can never be had: the node has " + std::to_string(known.size()) +
+                          " devices");
+    return {};
+}
+
+Status check_policy(const PolicySpec& policy, const Documents& documents) {
+    for (const TenantSpec& tenant : policy.tenants)
+        for (const std::string& model : tenant.may_attach)
+            if (documents.find_model(model) == nullptr)
+                return refuse(tenant.origin, tenant.may_attach_mark,
+                              "tenant '" + tenant.name + "': field 'mayAttach': no Model '" +
+                                  model + "'" + suggestion(model, names_of(documents.models)));
+    const uint64_t reserve = policy.memory.device_reserve_bytes.value_or(0);
+    if (documents.node && reserve > 0)
+        for (const HostDeviceSpec& device : documents.node->devices.host)
+            if (reserve >= device.memory_bytes)
+                return refuse(policy.origin, policy.reserve_mark,
+                              "field 'spec.memory.deviceReserve': '" + format_bytes_exact(reserve) +
+                                  "' leaves nothing of device '" + device.name + "', which has " +
+                                  format_bytes_exact(device.memory_bytes));
+    return {};
+}
+
+// Whether the class can take anything from the other: what the planner asks before all else.
+bool outranks(const PriorityClass& one, const PriorityClass& other, const PolicySpec& policy) {
+    return one.preempts_lower && other.preemptible &&
+           one.value - other.value >= policy.preemption.min_priority_delta;
+}
+
+} // namespace
+
+Status check_documents(Documents& documents) {
+    const PolicySpec policy = documents.effective_policy();
+    const std::vector<std::string> devices = known_devices(documents);
+    for (InstanceSpec& one : documents.instances) {
+        if (one.class_name.empty())
+            one.class_name = policy.default_class()->name;
+        BERTH_TRY(check_names(one, documents, policy));
+        BERTH_TRY(check_tenancy(one, policy));
+        BERTH_TRY(check_devices(one, devices));
+    }
+    return check_policy(policy, documents);
+}
+
+std::vector<std::string> advice(const Documents& documents) {
+    std::vector<std::string> said;
+    const PolicySpec policy = documents.effective_policy();
+    const auto any_class = [&](const auto& fits) {
+        return std::any_of(policy.classes.begin(), policy.classes.end(), fits);
+    };
+    for (const PriorityClass& one : policy.classes)
+        if (one.preempts_lower &&
+            !any_class([&](const PriorityClass& other) { return outranks(one, other, policy); }))
+            said.push_back(one.origin.text() + ": class '" + one.name +
+                           "' can never preempt anyone: no preemptible class lies " +
+                           std::to_string(policy.preemption.min_priority_delta) +
+                           " (minPriorityDelta) or more below it");
+    for (const PriorityClass& one : policy.classes)
+        if (one.preemptible && policy.classes.size() > 1 && documents.policy &&
+            !any_class([&](const PriorityClass& other) { return outranks(other, one, policy); }) &&
+            any_class([&](const PriorityClass& other) { return other.value > one.value; }))
+            said.push_back(one.origin.text() + ": class '" + one.name +
+                           "' is preemptible, and no class may preempt it");
+    const PreemptionSpec& rungs = policy.preemption;
+    if (rungs.modes.empty() && !rungs.fallback_evict)
+        said.push_back(policy.origin.text() +
+                       ": preemptMode is empty and fallback is None: nothing is ever preempted");
+    for (const Trigger& trigger : policy.triggers) {
+        const PriorityClass* of = policy.find_class(trigger.class_name);
+        if (of != nullptr && trigger.on != TriggerKind::kSchedule && !of->preempts_lower)
+            said.push_back(trigger.origin.text() + ": class '" + of->name +
+                           "' preempts nobody (preemptionPolicy: Never), so this trigger does "
+                           "nothing");
+    }
+    for (const InstanceSpec& one : documents.instances) {
+        const TenantSpec* tenant = policy.find_tenant(one.tenant);
+        if (tenant != nullptr && tenant->may_attach.empty() && !one.model.empty())
+            said.push_back(one.origin.text() + ": Instance '" + one.name + "' is of tenant '" +
+                           tenant->name + "', which may attach no Model (mayAttach is empty)");
+    }
+    for (const TenantSpec& tenant : policy.tenants)
+        if (tenant.users.empty())
+            said.push_back(tenant.origin.text() + ": tenant '" + tenant.name +
+                           "' has no users: nobody speaks for it");
+    return said;
+}
+
+} // namespace berth::policies

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators ask beside preempt and resume: hold, release, drain; cordon and drain of a device.
+#include "policies/yaml.h"
+#include "scheduler/admin/begin_operation.h"
+#include "scheduler/admin/bodies.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace berth {
+
+namespace asio = boost::asio;
+using http::Request;
+using http::Response;
+using policies::Role;
+
+namespace {
+
+// Names the nearest one that is there.
+template <typename Map>
+Response absent(const Map& all, std::string_view kind, const std::string& name,
+                std::string_view reason) {
+    std::vector<std::string> known;
+    for (const auto& [id, one] : all)
+        known.push_back(id.value);
+    const std::string near = policies::nearest_name(name, known);
+    return http::error_response(
+        Error{ErrorCode::kNotFound,
+              fmt::format("no {} is named '{}'{}", kind, name,
+                          near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
+              std::string(reason), 0});
+}
+
+} // namespace
+
+void AdminApi::add_operator_routes(http::Router& router) {
+    change(router, Role::kOperator, "POST", "/v1/instances/{name}:hold",
+           [this](Request request) { return hold(std::move(request), true); });
+    change(router, Role::kOperator, "POST", "/v1/instances/{name}:release",
+           [this](Request request) { return hold(std::move(request), false); });
+    change(router, Role::kOperator, "POST", "/v1/instances/{name}:drain",
+           [this](Request request) { return drain(std::move(request)); });
+    change(router, Role::kOperator, "POST", "/v1/devices/{id}:cordon",
+           [this](Request request) { return cordon(std::move(request), true); });
+    change(router, Role::kOperator, "POST", "/v1/devices/{id}:uncordon",
+           [this](Request request) { return cordon(std::move(request), false); });
+    change(router, Role::kOperator, "POST", "/v1/devices/{id}:drain",
+           [this](Request request) { return drain_device(std::move(request)); });
+    change(router, Role::kViewer, "POST", "/v1/plan",
+           [this](Request request) { return plan(std::move(request)); });
+}
+
+asio::awaitable<Response> AdminApi::hold(Request request, bool held) {
+    node::OperatorHold event;
+    event.instance = node::InstanceName(request.params["name"]);
+    const auto& instances = parts_.context.state().instances;
+    if (!instances.contains(event.instance))
+        co_return absent(instances, "instance", event.instance.value, "InstanceNotFound");
+    auto body = bodies::read_common(request.body);
+    if (!body)
+        co_return http::error_response(body.error());
+    event.hold = held;
+    event.reason = body->reason;
+    event.dry_run = body->dry_run;
+    co_return co_await begin(body->request_id, std::move(event));
+}
+
+asio::awaitable<Response> AdminApi::drain(Request request) {
+    node::OperatorDrain event;
+    event.instance = node::InstanceName(request.params["name"]);
+    const auto& instances = parts_.context.state().instances;
+    if (!instances.contains(event.instance))
+        co_return absent(instances, "instance", event.instance.value, "InstanceNotFound");
+    auto body = bodies::read_drain(request.body);
+    if (!body)
+        co_return http::error_response(body.error());
+    event.timeout = body->timeout;
+    event.reason = body->reason;
+    event.dry_run = body->dry_run;
+    co_return co_await begin(body->request_id, std::move(event));
+}
+
+asio::awaitable<Response> AdminApi::cordon(Request request, bool cordoned) {
+    node::DeviceCordon event;
+    event.device = node::DeviceId(request.params["id"]);
+    const auto& devices = parts_.context.state().devices;
+    if (!devices.contains(event.device))
+        co_return absent(devices, "device", event.device.value, "DeviceNotFound");
+    auto body = bodies::read_common(request.body);
+    if (!body)
+        co_return http::error_response(body.error());
+    event.cordoned = cordoned;
+    event.reason = body->reason;
+    event.dry_run = body->dry_run;
+    co_return co_await begin(body->request_id, std::move(event));
+}
+
+asio::awaitable<Response> AdminApi::drain_device(Request request) {
+    node::DeviceDrain event;
+    event.device = node::DeviceId(request.params["id"]);
+    const auto& devices = parts_.context.state().devices;
+    if (!devices.contains(event.device))
+        co_return absent(devices, "device", event.device.value, "DeviceNotFound");
+    auto body = bodies::read_drain(request.body);
+    if (!body)
+        co_return http::error_response(body.error());
+    event.timeout = body->timeout;
+    event.reason = body->reason;
+    event.dry_run = body->dry_run;
+    co_return co_await begin(body->request_id, std::move(event));
+}
+
+} // namespace berth

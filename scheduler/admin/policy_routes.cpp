@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policy over REST. Bodies are YAML (with ?file=NAME for errors and relative paths), or JSON
+// {"files": [{"file": ..., "text": ...}]} for several files that hold together or not at all.
+#include "scheduler/admin/admin_api.h"
+
+#include "base/json.h"
+#include "policies/difference.h"
+#include "policies/yaml.h"
+#include "scheduler/admin/wait.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace berth {
+
+namespace asio = boost::asio;
+using http::Request;
+using http::Response;
+
+namespace {
+
+constexpr size_t kTagsMax = 16; // of one If-Match
+constexpr std::chrono::seconds kStoreMax{5};
+
+std::string query_of(const Request& request, const std::string& name, std::string fallback) {
+    auto found = request.query.find(name);
+    return found == request.query.end() ? std::move(fallback) : found->second;
+}
+
+bool is_dry(const Request& request) {
+    return query_of(request, "dryRun", "false") != "false";
+}
+
+Result<std::vector<policies::SourceText>> texts_of(const Request& request) {
+    const std::string* type = request.headers.find("Content-Type");
+    if (type == nullptr || !type->starts_with("application/json"))
+        return std::vector{
+            policies::SourceText{query_of(request, "file", "request"), request.body}};
+    BERTH_ASSIGN(const json::value document, json::parse(request.body, "the request's body"));
+    json::Reader reader(document, "the request's body");
+    const json::value* files = reader.any("files");
+    if (files == nullptr || !files->is_array())
+        reader.refuse("files", "expected a list of {file, text}");
+    BERTH_TRY(reader.finish());
+    if (files->get_array().size() > policies::kYamlFilesMax)
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("the request's body: more than {} files", policies::kYamlFilesMax));
+    std::vector<policies::SourceText> texts;
+    for (const json::value& one : files->get_array()) {
+        json::Reader fields(one, "the request's body: files");
+        policies::SourceText text{fields.string("file"), fields.string("text")};
+        BERTH_TRY(fields.finish());
+        for (const policies::SourceText& other : texts)
+            if (other.file == text.file)
+                return fail(ErrorCode::kInvalidArgument,
+                            fmt::format("the request's body: file '{}' is given twice", text.file));
+        texts.push_back(std::move(text));
+    }
+    return texts;
+}
+
+// "*", or one of the tags in the list.
+bool is_matched(std::string_view wanted, const std::string& tag) {
+    for (size_t count = 0; !wanted.empty() && count < kTagsMax; ++count) {
+        const size_t comma = std::min(wanted.find(','), wanted.size());
+        std::string_view one = wanted.substr(0, comma);
+        wanted.remove_prefix(std::min(comma + 1, wanted.size()));
+        while (!one.empty() && one.front() == ' ')
+            one.remove_prefix(1);
+        while (!one.empty() && one.back() == ' ')
+            one.remove_suffix(1);
+        if (one == "*" || one == tag)
+            return true;
+    }
+    return false;
+}
+
+json::array names_of(const policies::Documents& documents) {
+    json::array names;
+    if (documents.policy)
+        names.emplace_back("ColocationPolicy");
+    for (const auto& one : documents.models)
+        names.emplace_back("Model/" + one.name);
+    for (const auto& one : documents.instances)
+        names.emplace_back("Instance/" + one.name);
+    return names;
+}
+
+json::array strings(const std::vector<std::string>& texts) {
+    return json::array(texts.begin(), texts.end());
+}
+
+json::object difference_json(const policies::Difference& difference,
+                             const std::set<std::string>& alive) {
+    json::array changes, restarted;
+    for (const policies::FieldChange& one : difference.changes)
+        changes.push_back(json::object{{"document", one.document},
+                                       {"field", one.field},
+                                       {"before", one.before},
+                                       {"after", one.after}});
+    for (const std::string& name : difference.restarted)
+        if (alive.contains(name))
+            restarted.emplace_back(name);
+    return {{"changes", std::move(changes)},
+            {"added", strings(difference.added)},
+            {"removed", strings(difference.removed)},
+            {"restarted", std::move(restarted)}};
+}
+
+Result<PolicyBook::Change> prepared(const PolicyBook& book, const Request& request) {
+    if (request.method == "DELETE")
+        return book.prepare_files_alone();
+    BERTH_ASSIGN(const std::vector<policies::SourceText> texts, texts_of(request));
+    return book.prepare(texts);
+}
+
+// What a change adds: "/a.yaml, /b.yaml".
+std::string files_of(const PolicyBook::Change& change) {
+    std::string names;
+    for (const StoreWrite& write : change.writes)
+        if (const auto* record = std::get_if<PolicyRecord>(&write))
+            names +=
+                (names.empty() ? "" : ", ") + record->source.substr(record->source.find(' ') + 1);
+    return names;
+}
+
+Response yaml_response(std::string text, const std::string& tag) {
+    Response response = http::text_response(std::move(text), 200, "application/yaml");
+    if (!tag.empty())
+        response.headers.set("ETag", tag);
+    return response;
+}
+
+} // namespace
+
+// One change of the documents at a time, from its preparation until it is stored and holds.
+class AdminApi::PolicyTurn {
+  public:
+    explicit PolicyTurn(AdminApi& api) : api_(api) { api_.policy_busy_ = true; }
+    PolicyTurn(const PolicyTurn&) = delete;
+    PolicyTurn& operator=(const PolicyTurn&) = delete;
+    ~PolicyTurn() {
+        api_.policy_busy_ = false;
+        api_.policy_free_.notify();
+    }
+
+  private:
+    AdminApi& api_;
+};
+
+void AdminApi::add_policy_routes(http::Router& router) {
+    get(router, "/v1/policy", [this](Request request) -> asio::awaitable<Response> {
+        const std::string& tag = parts_.policies.tag();
+        if (const std::string* known = request.headers.find("If-None-Match");
+            known != nullptr && is_matched(*known, tag)) {
+            Response unchanged = yaml_response("", tag);
+            unchanged.status = 304;
+            co_return unchanged;
+        }
+        co_return yaml_response(parts_.policies.effective(), tag);
+    });
+    change(router, policies::Role::kAdmin, "PUT", "/v1/policy",
+           [this](Request request) { return put_policy(std::move(request)); });
+    change(router, policies::Role::kAdmin, "DELETE", "/v1/policy",
+           [this](Request request) { return put_policy(std::move(request)); });
+    change(router, policies::Role::kViewer, "POST", "/v1/policy:validate",
+           [this](Request request) { return validate_policy(std::move(request)); });
+    change(router, policies::Role::kViewer, "POST", "/v1/policy:diff",
+           [this](Request request) { return diff_policy(std::move(request)); });
+}
+
+asio::awaitable<Response> AdminApi::validate_policy(Request request) {
+    request.peer.reset(); // it is not for another thread
+    auto work = [book = parts_.policies, request]() -> Response {
+        auto texts = texts_of(request);
+        auto change =
+            texts ? book.prepare(*texts) : Result<PolicyBook::Change>(fail(texts.error()));
+        if (!change)
+            return http::error_response(change.error());
+        json::object shown{{"valid", true},
+                           {"documents", names_of(policies::parse_together(*texts).value())},
+                           {"advice", strings(policies::advice(change->after->documents))},
+                           {"effective", change->after->effective}};
+        return http::json_response(shown);
+    };
+    co_return co_await run_on(parts_.context.io, parts_.actor.workers(), work);
+}
+
+asio::awaitable<Response> AdminApi::diff_policy(Request request) {
+    request.peer.reset(); // it is not for another thread
+    // Only one that runs can be started again.
+    std::set<std::string> alive;
+    for (const auto& [name, instance] : parts_.context.state().instances)
+        if (instance.process_alive)
+            alive.insert(name.value);
+    auto work = [book = parts_.policies, request, alive]() -> Response {
+        auto texts = texts_of(request);
+        auto change =
+            texts ? book.prepare(*texts) : Result<PolicyBook::Change>(fail(texts.error()));
+        if (!change)
+            return http::error_response(change.error());
+        json::object shown = difference_json(
+            policies::difference_between(book.documents(), change->after->documents), alive);
+        shown["etag"] = book.tag();
+        return http::json_response(shown);
+    };
+    co_return co_await run_on(parts_.context.io, parts_.actor.workers(), work);
+}
+
+// PUT lays documents over those that hold; DELETE takes away all that was laid so.
+asio::awaitable<Response> AdminApi::put_policy(Request request) {
+    request.peer.reset(); // it is not for another thread
+    while (policy_busy_)
+        co_await wait_on(policy_free_.waiter(std::chrono::steady_clock::time_point::max()));
+    const PolicyTurn turn(*this);
+    if (const std::string* wanted = request.headers.find("If-Match");
+        wanted != nullptr && !is_matched(*wanted, parts_.policies.tag()))
+        co_return http::error_response(
+            Error{ErrorCode::kFailedPrecondition,
+                  fmt::format("the policy is no longer {}: somebody has changed it, and now it is "
+                              "{}; look at the difference, then apply again",
+                              *wanted, parts_.policies.tag()),
+                  "ETagMismatch", 0},
+            412);
+    // Reading and printing a thousand documents takes longer than a decision may wait.
+    auto prepare = [book = parts_.policies, request] { return prepared(book, request); };
+    Result<PolicyBook::Change> change =
+        co_await run_on(parts_.context.io, parts_.actor.workers(), prepare);
+    if (!change)
+        co_return http::error_response(change.error());
+    if (is_dry(request))
+        co_return yaml_response(change->after->effective, "");
+    if (Status can = recordable(); !can)
+        co_return http::error_response(can.error());
+    Status held = co_await stored(change->writes);
+    if (held)
+        held = parts_.policies.commit(*change);
+    if (!held) { // the store writes in order: whatever became of the first, this follows it
+        parts_.store.post(change->undo, Durability::kIntent, {});
+        co_return http::error_response(held.error());
+    }
+    parts_.context.post(node::DocumentsApplied{parts_.policies.documents()});
+    parts_.context.note(false, "node/" + parts_.context.node_name, "PolicyApplied",
+                        request.method == "DELETE" ? "back to the documents of the files"
+                                                   : "documents applied from " + files_of(*change));
+    co_return yaml_response(parts_.policies.effective(), parts_.policies.tag());
+}
+
+// Until the writes are on disk. A disk that refuses keeps them waiting, and then nothing holds.
+asio::awaitable<Status> AdminApi::stored(std::vector<StoreWrite> writes) {
+    asio::io_context& io = parts_.context.io;
+    auto outcome = std::make_shared<std::optional<Status>>();
+    auto done =
+        std::make_shared<asio::steady_timer>(io, std::chrono::steady_clock::now() + kStoreMax);
+    parts_.store.post(std::move(writes), Durability::kIntent, [outcome, done, &io](Status status) {
+        asio::post(io, [outcome, done, status] {
+            *outcome = status;
+            done->cancel();
+        });
+    });
+    (void)co_await done->async_wait(asio::as_tuple(asio::use_awaitable));
+    if (*outcome)
+        co_return **outcome;
+    co_return fail(ErrorCode::kUnavailable,
+                   "nothing was changed, as it could not be written down in time: see berth doctor",
+                   "StoreSlow");
+}
+
+} // namespace berth

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/node/board.h"
+#include "scheduler/node/step.h"
+
+#include <optional>
+#include <tuple>
+
+// Inside scheduler/node/ only: what the planner's files (placement, room, demand, returns) share.
+namespace berth::node {
+
+// A device on which an instance could run, and what is free there for it.
+struct Step::Fit {
+    Board::Row* row = nullptr;
+    uint64_t need_bytes = 0;
+    uint64_t available_bytes = 0;
+    bool resident = true;
+    int distance = 0; // of its weights, see Board::Weights
+};
+
+// How room would be made on a device.
+struct Step::RoomPlan {
+    struct Move {
+        InstanceName name;
+        policies::Rung rung = policies::Rung::kOffload;
+        uint64_t bytes = 0;            // that it frees
+        uint64_t grant_left_bytes = 0; // of Shrink
+        int64_t priority = 0;
+    };
+    DeviceId device;
+    uint64_t missing_bytes = 0; // beyond what is free or coming already
+    bool enough = false;
+    std::string reason; // why not: InsufficientMemory, PreemptExempt, DisruptionBudgetExhausted
+    std::string why;
+    std::vector<WeightSetId> drops;
+    std::vector<Move> moves;
+    Decision decision;
+
+    // Less is cheaper: whom it hurts most, how many lose their process, their memory, a part of it.
+    std::tuple<int64_t, size_t, size_t, size_t, size_t> cost() const;
+};
+
+// Who is served first: the more important, then the one that came first, whatever happened to it.
+bool comes_before(const NodeState& state, const Instance& a, const Instance& b);
+// Whether it keeps room for itself: it waits for a device, or to be resumed on its own.
+bool waits(const NodeState& state, const Instance& i, TimePoint now);
+
+const policies::TenantSpec* find_tenant(const NodeState& state, const std::string& name);
+// Bytes of grants and overhead that a tenant may still take; nothing: there is no limit.
+std::optional<uint64_t> quota_left(const NodeState& state, const std::string& tenant);
+
+} // namespace berth::node

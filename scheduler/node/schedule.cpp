@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/planner.h"
+
+#include <algorithm>
+
+// One pass of the planner: after each event that may have changed anything it looks at everybody,
+// the most important first. Whoever waits and comes before keeps its room from those behind.
+namespace berth::node {
+
+namespace {
+
+// Waits in the queue of those who want memory.
+struct Waiting {
+    Instance* i = nullptr;
+    int64_t priority = 0;
+    std::vector<Board::Claim> claims;
+};
+
+bool is_settled(const Instance& i) {
+    return i.state == InstanceState::kRunning || i.state == InstanceState::kPaused ||
+           i.state == InstanceState::kSuspended || i.state == InstanceState::kStarting;
+}
+
+void move_claims(Board& board, const Waiting& one, uint64_t Board::Row::* from,
+                 uint64_t Board::Row::* to) {
+    for (const Board::Claim& claim : one.claims) {
+        Board::Row& row = board.rows()[claim.row];
+        if (from != nullptr)
+            row.*from -= std::min(row.*from, claim.bytes);
+        if (to != nullptr)
+            row.*to += claim.bytes;
+    }
+}
+
+} // namespace
+
+int64_t effective_priority(const NodeState& state, const Instance& i) {
+    if (!i.boosted)
+        return i.priority;
+    int64_t next = INT64_MAX;
+    for (const policies::PriorityClass& one : state.policy.classes)
+        if (one.value > i.priority)
+            next = std::min(next, one.value);
+    return next == INT64_MAX ? i.priority : next;
+}
+
+bool comes_before(const NodeState& state, const Instance& a, const Instance& b) {
+    const int64_t of_a = effective_priority(state, a), of_b = effective_priority(state, b);
+    if (of_a != of_b)
+        return of_a > of_b;
+    return a.order != b.order ? a.order < b.order : a.name < b.name;
+}
+
+bool waits(const NodeState& state, const Instance& i, TimePoint now) {
+    static_cast<void>(now);
+    static_cast<void>(state);
+    if (i.on_hold || i.reason == "OutsideSchedule" || i.reason == "QuotaExceeded")
+        return false;
+    return waits_for_room(i) ||
+           (i.state == InstanceState::kSuspended && i.held_by == HeldBy::kPlanner);
+}
+
+const policies::TenantSpec* find_tenant(const NodeState& state, const std::string& name) {
+    for (const policies::TenantSpec& one : state.policy.tenants)
+        if (one.name == name)
+            return &one;
+    return nullptr;
+}
+
+std::optional<uint64_t> quota_left(const NodeState& state, const std::string& tenant) {
+    const policies::TenantSpec* spec = tenant.empty() ? nullptr : find_tenant(state, tenant);
+    if (spec == nullptr || spec->device_memory_bytes_max == 0)
+        return std::nullopt;
+    uint64_t used = 0;
+    for (const auto& [name, i] : state.instances)
+        if (i.spec.tenant == tenant)
+            used += (i.grant_bytes + i.overhead_bytes) * i.devices.size();
+    const uint64_t most = spec->device_memory_bytes_max;
+    return most > used ? most - used : 0;
+}
+
+void Step::wake(TimePoint at) {
+    wake_ = std::min(wake_, std::max(at, now_));
+}
+
+void Step::arm_wake() {
+    if (wake_ == TimePoint::max()) {
+        cancel(s_.plan_timer);
+        return;
+    }
+    if (s_.plan_timer && s_.plan_at == wake_)
+        return;
+    s_.plan_at = wake_;
+    arm(s_.plan_timer, Timer{Timer::Kind::kPlan, {}, {}}, wake_);
+}
+
+void Step::schedule() {
+    if (!s_.ready || s_.stopping)
+        return;
+    wake_ = TimePoint::max();
+    for (auto& [id, load] : s_.loads)
+        if (load.state == Load::State::kPlanning && load.phase == "waiting")
+            try_go(load);
+    watch_windows();
+    watch_demand();
+    watch_starvation();
+    Board board(s_);
+    std::vector<Waiting> queue;
+    for (auto& [name, i] : s_.instances) {
+        tend(i, board);
+        if (waits_for_room(i) || i.state == InstanceState::kSuspended)
+            if (i.state != InstanceState::kSuspended || i.held_by == HeldBy::kPlanner)
+                queue.push_back({&i, effective_priority(s_, i), {}});
+    }
+    answer_demand(board);
+    std::sort(queue.begin(), queue.end(), [](const Waiting& a, const Waiting& b) {
+        return a.priority != b.priority ? a.priority > b.priority : a.i->order < b.i->order;
+    });
+    for (Waiting& one : queue)
+        if (waits(s_, *one.i, now_)) {
+            one.claims = board.claims_of(*one.i);
+            move_claims(board, one, nullptr, &Board::Row::claimed_after_bytes);
+        }
+    Refusals refusals;
+    for (Waiting& one : queue) {
+        Instance& i = *one.i;
+        move_claims(board, one, &Board::Row::claimed_after_bytes, nullptr);
+        if (i.state == InstanceState::kSuspended)
+            come_back(i, board);
+        else if (i.state != InstanceState::kLoading && i.restart_at <= now_)
+            place_unless_refused(i, board, refusals);
+        if (i.restart_at > now_)
+            wake(i.restart_at);
+        if (!waits(s_, i, now_) || i.process_alive != (i.state == InstanceState::kSuspended))
+            continue;
+        move_claims(board, one, nullptr, &Board::Row::claimed_before_bytes);
+        if (board.is_lent(i))
+            move_claims(board, one, nullptr, &Board::Row::lent_bytes);
+    }
+    grow_all(board);
+    arm_wake();
+}
+
+// Many alike wait for the same: what was refused to one of them need not be asked again while
+// nothing has changed.
+void Step::place_unless_refused(Instance& i, Board& board, Refusals& refusals) {
+    const auto shape =
+        std::make_tuple(i.spec.model, i.spec.class_name, i.spec.tenant, i.spec.memory_request_bytes,
+                        i.spec.memory_limit_bytes, i.spec.device_count, i.spec.devices, i.boosted,
+                        i.state == InstanceState::kEvicted, i.on_hold);
+    const auto known = refusals.find(shape);
+    if (known != refusals.end() && known->second.changes == board.changes() && !i.operation) {
+        wait_for_room(i, known->second.reason, known->second.message);
+        if (known->second.lent)
+            board.lend(i);
+        return;
+    }
+    place(i, board);
+    if (!i.process_alive && i.state != InstanceState::kLoading && i.reason != "WaitingForReclaim" &&
+        !i.reason.empty())
+        refusals[shape] = {i.reason, i.message, board.changes(), board.is_lent(i)};
+}
+
+// What its document or the clock asks of one that has a process.
+void Step::tend(Instance& i, Board& board) {
+    if (!i.process_alive || i.substate == "Killed" || !is_settled(i))
+        return;
+    if (i.remove_wanted || i.restart_wanted) {
+        begin_rung(i, policies::Rung::kEvict, i.held_by, s_.policy.preemption.grace_period);
+        return board.placed(i);
+    }
+    if (!window_open(i.spec.class_name) && i.held_by == HeldBy::kNobody && !i.operation) {
+        close_window(i);
+        return board.placed(i);
+    }
+    const bool answers = i.state == InstanceState::kRunning && i.session && !i.command &&
+                         !i.operation && !is_growing(i) && i.grant_state == GrantState::kHeld;
+    if (!answers || s_.policy.mode == policies::PolicyMode::kOff)
+        return;
+    if (i.grant_bytes > grant_bytes_max(i.spec)) { // its limit was lowered
+        tell(i, false, "LimitLowered",
+             "its grant of " + format_bytes(i.grant_bytes) + " shrinks to " +
+                 format_bytes(grant_bytes_max(i.spec)));
+        begin_shrink(i, grant_bytes_max(i.spec), HeldBy::kNobody);
+        board.placed(i);
+    }
+}
+
+// Those who run may have more: what they have less than their request, what a Shrink or a resume
+// into little room has left out, and, where there is demand, up to their limit.
+void Step::grow_all(Board& board) {
+    std::vector<Instance*> wanting;
+    for (auto& [name, i] : s_.instances)
+        if (i.state == InstanceState::kRunning && i.session && !i.command && !i.operation &&
+            !is_growing(i) && i.grant_state == GrantState::kHeld && i.spec.device_count == 1 &&
+            i.grant_bytes < wanted_bytes(i) && i.grow_after <= now_ && i.substate.empty())
+            wanting.push_back(&i);
+    std::sort(wanting.begin(), wanting.end(),
+              [this](const Instance* a, const Instance* b) { return comes_before(s_, *a, *b); });
+    for (Instance* i : wanting)
+        grow(*i, board);
+}
+
+// What it should have now.
+uint64_t Step::wanted_bytes(const Instance& i) const {
+    const uint64_t least = grant_bytes_min(i.spec), most = grant_bytes_max(i.spec);
+    uint64_t wanted = std::max(i.grant_bytes, least);
+    if (may_grow(i))
+        wanted = std::max(wanted, std::min(i.grant_bytes_resume, most));
+    if (is_demanded(i))
+        wanted = most;
+    return wanted;
+}
+
+void Step::grow(Instance& i, Board& board) {
+    Board::Row* row = board.find(i.devices.front());
+    const uint64_t least = grant_bytes_min(i.spec);
+    uint64_t wanted = wanted_bytes(i);
+    const bool needed = i.grant_bytes < least || is_demanded(i);
+    if (row == nullptr || (!needed && !return_refusal(i, *row).empty()))
+        return;
+    if (const std::optional<uint64_t> quota = quota_left(s_, i.spec.tenant))
+        wanted = std::min(wanted, i.grant_bytes + grant_bytes_whole(*quota));
+    uint64_t taken = row->claimed_before_bytes; // of all who still wait
+    if (needed)                                 // it comes before those of lower rank
+        taken = spoken_for(row->device->id, i, false);
+    else
+        taken += margin_bytes(row->device->id);
+    const uint64_t room = row->free_bytes > taken ? row->free_bytes - taken : 0;
+    const uint64_t target = std::min(wanted, i.grant_bytes + grant_bytes_whole(room));
+    const policies::PriorityClass* of_class = s_.policy.find_class(i.spec.class_name);
+    if (target < wanted && needed && of_class != nullptr && of_class->preempts_lower) {
+        Taker who{object_of(i), effective_priority(s_, i), true, {}, &i.last_decision, i.burning};
+        // Beyond its request only a burning SLO takes more from others than they can spare.
+        who.furthest =
+            i.grant_bytes < least || i.burning ? policies::Rung::kEvict : policies::Rung::kShrink;
+        RoomPlan plan = plan_room(board, *row, wanted - i.grant_bytes + taken, who);
+        if (plan.enough && carry_out(plan, board, &i.last_decision) && !plan.decision.kind.empty())
+            return; // it grows when the bytes are free
+    }
+    if (target <= i.grant_bytes)
+        return;
+    i.grow_after = now_ + kGrowRetryTime;
+    begin_grow(i, target);
+    board.placed(i);
+}
+
+} // namespace berth::node

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to simulated engines from outside, and what others may know of them.
+#include "scheduler/simulate/engines.h"
+
+namespace berth::simulate {
+
+using std::chrono::milliseconds;
+
+std::optional<uint64_t> Engines::driver_says(const node::ConfirmBytes& asked) {
+    const Engine* engine = find(asked.process);
+    if (engine == nullptr)
+        return 0;
+    if (stage_.fault("driver is silent about " + engine->key + " at " +
+                         std::to_string(stage_.now.time_since_epoch().count()),
+                     30))
+        return std::nullopt;
+    return stage_.account.get(asked.device, "grant of " + engine->key);
+}
+
+bool Engines::is_alive(const node::ProcessRef& process) const {
+    const auto found = engines_.find(process.pid);
+    return found != engines_.end() && found->second.process == process;
+}
+
+void Engines::berthd_ended() {
+    for (auto& [pid, engine] : engines_) {
+        engine.watched = engine.own_child = false;
+        if (!engine.session)
+            continue;
+        engine.session = false;
+        later(engine.process, dice_of(engine, "again").ms(20, 400),
+              [this](Engine& e) { connect(e); });
+    }
+}
+
+void Engines::adopted(const node::InstanceName& instance, const node::ProcessRef& process) {
+    if (Engine* engine = find(process); engine != nullptr && engine->instance == instance)
+        engine->watched = true;
+}
+
+void Engines::recorded(const node::InstanceName& instance, const node::ProcessRef& process) {
+    if (Engine* engine = find(process); engine != nullptr && engine->instance == instance)
+        engine->recorded = true;
+}
+
+bool Engines::has_unrecorded_program() const {
+    for (const auto& [pid, engine] : engines_)
+        if (engine.driver == policies::DriverKind::kProcess && !engine.recorded)
+            return true;
+    return false;
+}
+
+void Engines::die(const node::InstanceName& instance, bool clean, const std::string& how) {
+    if (Engine* engine = find(instance); engine != nullptr && !engine->cannot_be_killed)
+        end(*engine, clean, how);
+}
+
+void Engines::disconnect(const node::InstanceName& instance) {
+    Engine* engine = find(instance);
+    if (engine == nullptr || !engine->session)
+        return;
+    engine->session = false;
+    ear_.post(node::SessionClosed{instance});
+    later(engine->process, dice_of(*engine, "again").ms(20, 3000),
+          [this](Engine& e) { connect(e); });
+}
+
+void Engines::fall_silent(const node::InstanceName& instance) {
+    if (Engine* engine = find(instance))
+        engine->silent = true;
+}
+
+void Engines::arrivals(const node::InstanceName& instance, uint64_t requests, bool burning) {
+    const Engine* engine = find(instance);
+    if (engine == nullptr || engine->driver != policies::DriverKind::kBerth)
+        return;
+    node::EngineReport busy;
+    busy.instance = instance;
+    busy.counters.requests_running = requests;
+    busy.counters.requests_waiting = requests > 4 ? requests - 4 : 0;
+    busy.counters.ttft_ms.fill(burning ? 900 : 60);
+    node::EngineReport idle;
+    idle.instance = instance;
+    idle.counters.requests_done = requests;
+    auto say = [this](const node::EngineReport& report) {
+        return [this, report](Engine& e) {
+            if (e.session && e.says == node::EngineState::kReady)
+                ear_.post(report);
+        };
+    };
+    later(engine->process, milliseconds(0), say(busy));
+    later(engine->process, milliseconds(1000), say(busy));
+    later(engine->process, milliseconds(2000), say(idle));
+}
+
+void Engines::calm_down() {
+    for (auto& [pid, engine] : engines_)
+        if (engine.cannot_be_killed)
+            stage_.after(std::chrono::seconds(20), [this, process = engine.process] {
+                if (Engine* e = find(process))
+                    end(*e, false, "killed by SIGKILL at last");
+            });
+}
+
+const Engines::Engine* Engines::of(const node::InstanceName& instance) const {
+    for (const auto& [pid, engine] : engines_)
+        if (engine.instance == instance)
+            return &engine;
+    return nullptr;
+}
+
+Engines::Engine* Engines::find(const node::InstanceName& instance) {
+    for (auto& [pid, engine] : engines_)
+        if (engine.instance == instance)
+            return &engine;
+    return nullptr;
+}
+
+Engines::Engine* Engines::find(const node::ProcessRef& process) {
+    const auto found = engines_.find(process.pid);
+    return found != engines_.end() && found->second.process == process ? &found->second : nullptr;
+}
+
+bool Engines::maps(const node::WeightSetId& set, const node::DeviceId& device) const {
+    for (const auto& [pid, engine] : engines_)
+        if (engine.weights == set && !engine.devices.empty() && engine.devices.front() == device)
+            return true;
+    return false;
+}
+
+node::ProcessRef Engines::earlier(const node::InstanceName& instance) const {
+    const auto found = earlier_.find(instance);
+    return found == earlier_.end() ? node::ProcessRef() : found->second;
+}
+
+void Engines::later(const node::ProcessRef& process, Nanoseconds delay,
+                    std::function<void(Engine&)> deed) {
+    Calendar::Deed then = [this, process, deed = std::move(deed)] {
+        Engine* engine = find(process);
+        if (engine == nullptr)
+            return;
+        if (engine->stopped)
+            engine->when_continued.push_back([this, process, deed] {
+                if (Engine* e = find(process))
+                    deed(*e);
+            });
+        else
+            deed(*engine);
+    };
+    stage_.after(delay, std::move(then));
+}
+
+} // namespace berth::simulate
