@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "engine_shim/protocol/percentiles.h"
+
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,6 @@ namespace berth {
 class LatencyWindow {
   public:
     using Clock = std::chrono::steady_clock;
-    static constexpr std::array<double, 6> kPercentiles{50, 90, 95, 99, 99.9, 100};
     static constexpr std::chrono::seconds kSpan{10};
     static constexpr size_t kSamplesMax = 4096; // the oldest go
 
@@ -28,8 +28,8 @@ class LatencyWindow {
         if (samples_.size() > kSamplesMax)
             samples_.pop_front();
     }
-    // Microseconds at kPercentiles (the smallest sample that so many are not above); empty when
-    // there was nothing.
+    // Microseconds at protocol::kPercentiles (the smallest sample that so many are not above);
+    // empty when there was nothing.
     std::vector<uint64_t> percentiles(Clock::time_point now = Clock::now()) {
         std::vector<uint64_t> sorted;
         {
@@ -43,7 +43,7 @@ class LatencyWindow {
         if (sorted.empty())
             return found;
         std::sort(sorted.begin(), sorted.end());
-        for (double percentile : kPercentiles) {
+        for (double percentile : protocol::kPercentiles) {
             const auto rank = static_cast<size_t>(
                 percentile / 100.0 * static_cast<double>(sorted.size()) + 0.999999);
             found.push_back(sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1]);

@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine_shim/protocol/percentiles.h"
 
 #include <fmt/format.h>
 
@@ -38,6 +39,8 @@ node::EngineState engine_state_of(protocol::EngineState state) {
     }
     return node::EngineState::kUnknown;
 }
+
+static_assert(protocol::kPercentiles == node::kPercentiles, "a report is read by place");
 
 void take_percentiles(const std::vector<uint64_t>& microseconds, std::array<double, 6>& ms) {
     for (size_t n = 0; n < std::min(microseconds.size(), ms.size()); ++n)

@@ -27,6 +27,18 @@ uint64_t sum(const std::vector<uint64_t>& parts) {
 
 } // namespace
 
+HandedSet handed_set(const protocol::Sealed& sealed, std::vector<UniqueFd> fds) {
+    HandedSet set;
+    set.manifest = std::move(fds.front());
+    for (size_t i = 1; i < fds.size(); ++i)
+        set.segments.push_back(std::move(fds[i]));
+    set.segment_bytes = sealed.segment_bytes;
+    set.fingerprint = sealed.fingerprint;
+    set.phases = sealed.phases;
+    set.bytes_read = sealed.bytes_read;
+    return set;
+}
+
 LoaderLaunch checkpoint_launch(const node::StartLoad& load,
                                const protocol::Environment& environment) {
     LoaderLaunch launch;
@@ -155,15 +167,8 @@ void LoaderRuns::handle_sealed(node::LoadId id, Run& run, protocol::Sealed seale
         return;
     }
     run.said_sealed = true;
-    HandedSet set;
-    set.manifest = std::move(fds.front());
-    for (size_t i = 1; i < fds.size(); ++i)
-        set.segments.push_back(std::move(fds[i]));
-    set.segment_bytes = sealed.segment_bytes;
-    set.fingerprint = sealed.fingerprint;
+    HandedSet set = handed_set(sealed, std::move(fds));
     set.fingerprint_json = run.fingerprint_json;
-    set.phases = std::move(sealed.phases);
-    set.bytes_read = sealed.bytes_read;
     uint64_t bytes = sum(set.segment_bytes);
     std::string fingerprint = set.fingerprint;
     run.sealed = std::move(set);

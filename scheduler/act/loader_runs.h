@@ -26,6 +26,8 @@ struct HandedSet {
     std::string path;  // of a published set: what it was made from,
     std::string model; // and its model's name
 };
+// What a Sealed and its descriptors (the manifest's first) say of it.
+HandedSet handed_set(const protocol::Sealed& sealed, std::vector<UniqueFd> fds);
 
 // How a berth-loader is started that talks on descriptor 3.
 struct LoaderLaunch {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/act/process_tree.h"
 
-#include "base/hash.h"
+#include "base/unique_fd.h"
+#include "scheduler/act/proc.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -32,24 +32,6 @@ struct Stat {
     bool lives() const { return state != 'Z' && state != 'X'; }
 };
 
-std::optional<int> number(std::string_view text) {
-    int value = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size())
-        return std::nullopt;
-    return value;
-}
-
-std::vector<int> numbers_in(const std::string& folder) {
-    std::vector<int> found;
-    std::error_code error;
-    for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-         entry.increment(error))
-        if (auto value = number(entry->path().filename().native()))
-            found.push_back(*value);
-    return found;
-}
-
 // "12 (a name) S 1 12 12 0 ...": the name may hold spaces and brackets.
 std::optional<Stat> stat_of(const std::string& path) {
     auto text = read_file(path, kStatBytesMax);
@@ -59,18 +41,18 @@ std::optional<Stat> stat_of(const std::string& path) {
     if (open == std::string::npos || close == std::string::npos || close + 2 >= text->size())
         return std::nullopt;
     Stat stat;
-    stat.id.pid = number(std::string_view(*text).substr(0, open - 1)).value_or(0);
+    stat.id.pid = proc::number(std::string_view(*text).substr(0, open - 1)).value_or(0);
     stat.name = text->substr(open + 1, close - open - 1);
     std::string_view rest = std::string_view(*text).substr(close + 2);
     stat.state = rest.front();
     for (int field = 3; field <= 22 && !rest.empty(); ++field) {
         const std::string_view word = rest.substr(0, rest.find_first_of(" \n"));
         if (field == 4)
-            stat.parent = number(word).value_or(0);
+            stat.parent = proc::number(word).value_or(0);
         else if (field == 5)
-            stat.group = number(word).value_or(0);
+            stat.group = proc::number(word).value_or(0);
         else if (field == 6)
-            stat.session = number(word).value_or(0);
+            stat.session = proc::number(word).value_or(0);
         else if (field == 22)
             std::from_chars(word.data(), word.data() + word.size(), stat.id.start_ticks);
         rest.remove_prefix(std::min(rest.size(), word.size() + 1));
@@ -81,7 +63,7 @@ std::optional<Stat> stat_of(const std::string& path) {
 std::map<int, Stat> all_processes() {
     std::map<int, Stat> all;
     const int self = ::getpid();
-    for (int pid : numbers_in("/proc"))
+    for (int pid : proc::numbers_in("/proc"))
         if (pid != self && pid != 1)
             if (auto stat = stat_of(fmt::format("/proc/{}/stat", pid));
                 stat && stat->lives() && stat->parent != kKernelThreads)
@@ -91,20 +73,7 @@ std::map<int, Stat> all_processes() {
 
 // A process in state D may hold what reading its environment waits for: it is passed over.
 bool has_token(const Stat& stat, const std::string& token_sha256) {
-    if (token_sha256.empty() || stat.state == 'D')
-        return false;
-    auto text = read_file(fmt::format("/proc/{}/environ", stat.id.pid), kEnvironmentBytesMax);
-    if (!text)
-        return false;
-    static constexpr std::string_view kName = "BERTH_TOKEN=";
-    for (size_t begin = 0; begin < text->size();) {
-        const size_t end = std::min(text->find('\0', begin), text->size());
-        if (std::string_view(*text).substr(begin, kName.size()) == kName)
-            return sha256_hex(text->substr(begin + kName.size(), end - begin - kName.size())) ==
-                   token_sha256;
-        begin = end + 1;
-    }
-    return false;
+    return stat.state != 'D' && proc::has_token(stat.id.pid, token_sha256, kEnvironmentBytesMax);
 }
 
 } // namespace
@@ -156,7 +125,7 @@ std::string words_of(const std::vector<TreeMember>& members) {
 std::vector<int> with_descendants(int pid) {
     std::vector<int> all{pid};
     for (size_t n = 0; n < all.size(); ++n)
-        for (int thread : numbers_in(fmt::format("/proc/{}/task", all[n]))) {
+        for (int thread : proc::numbers_in(fmt::format("/proc/{}/task", all[n]))) {
             auto text = read_file(fmt::format("/proc/{}/task/{}/children", all[n], thread),
                                   size_t{1} << 20);
             if (!text)
@@ -164,7 +133,7 @@ std::vector<int> with_descendants(int pid) {
             std::string_view rest = *text;
             while (!rest.empty()) {
                 const std::string_view word = rest.substr(0, rest.find_first_of(" \n"));
-                if (auto child = number(word);
+                if (auto child = proc::number(word);
                     child && std::find(all.begin(), all.end(), *child) == all.end())
                     all.push_back(*child);
                 rest.remove_prefix(std::min(rest.size(), word.size() + 1));
@@ -174,7 +143,7 @@ std::vector<int> with_descendants(int pid) {
 }
 
 bool stands_still(int pid) {
-    for (int thread : numbers_in(fmt::format("/proc/{}/task", pid))) {
+    for (int thread : proc::numbers_in(fmt::format("/proc/{}/task", pid))) {
         auto stat = stat_of(fmt::format("/proc/{}/task/{}/stat", pid, thread));
         if (stat && stat->lives() && stat->state != 'T' && stat->state != 't')
             return false;

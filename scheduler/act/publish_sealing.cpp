@@ -90,17 +90,10 @@ void PublishDesk::sealed(SessionId session, const protocol::Sealed& sealed,
         context_.post(node::LoadFailed{*run.load, sound.error()});
         return;
     }
-    HandedSet set;
-    set.manifest = std::move(fds.front());
-    for (size_t i = 1; i < fds.size(); ++i)
-        set.segments.push_back(std::move(fds[i]));
-    set.segment_bytes = sealed.segment_bytes;
-    set.fingerprint = sealed.fingerprint;
+    HandedSet set = handed_set(sealed, std::move(fds));
     set.fingerprint_json = run.asked.fingerprint_json;
     set.path = run.asked.path;
     set.model = run.asked.model;
-    set.phases = sealed.phases;
-    set.bytes_read = sealed.bytes_read;
     run.sealed = std::move(set);
     context_.post(node::LoadSealed{*run.load, sealed.fingerprint, set_of(sealed.fingerprint),
                                    sum(sealed.segment_bytes)});

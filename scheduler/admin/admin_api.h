@@ -60,6 +60,9 @@ class AdminApi {
     boost::asio::awaitable<http::Response> doctor(http::Request request);
     boost::asio::awaitable<http::Response> preempt(http::Request request);
     boost::asio::awaitable<http::Response> resume(http::Request request);
+    // Begins what a read body asks for in common.
+    template <typename Event, typename Body>
+    boost::asio::awaitable<http::Response> ask(Event event, Result<Body> body);
     boost::asio::awaitable<http::Response> hold(http::Request request, bool held);
     boost::asio::awaitable<http::Response> drain(http::Request request);
     boost::asio::awaitable<http::Response> cordon(http::Request request, bool cordoned);

@@ -49,6 +49,14 @@ Result<std::optional<uint64_t>> bytes_field(json::Reader& reader, const char* fi
                 fmt::format("{}: field '{}': expected a size such as \"512Mi\"", kWhat, field));
 }
 
+// What every change may say.
+template <typename Body>
+void take_common(json::Reader& reader, Body& out) {
+    out.reason = reader.string("reason", "");
+    out.request_id = reader.string("requestId", "");
+    out.dry_run = reader.boolean("dryRun", false);
+}
+
 } // namespace
 
 Result<Preempt> read_preempt(std::string_view body, policies::Rung default_mode) {
@@ -56,9 +64,7 @@ Result<Preempt> read_preempt(std::string_view body, policies::Rung default_mode)
     json::Reader reader(document, kWhat);
     Preempt out;
     std::string mode = reader.string("mode", policies::to_string(default_mode));
-    out.reason = reader.string("reason", "");
-    out.request_id = reader.string("requestId", "");
-    out.dry_run = reader.boolean("dryRun", false);
+    take_common(reader, out);
     auto grace = duration_field(reader, "gracePeriod");
     auto grant = bytes_field(reader, "grantBytes");
     BERTH_TRY(reader.finish());
@@ -76,9 +82,7 @@ Result<Common> read_common(std::string_view body) {
     BERTH_ASSIGN(json::value document, document_of(body));
     json::Reader reader(document, kWhat);
     Common out;
-    out.reason = reader.string("reason", "");
-    out.request_id = reader.string("requestId", "");
-    out.dry_run = reader.boolean("dryRun", false);
+    take_common(reader, out);
     out.drop = reader.boolean("drop", false);
     (void)reader.any("mode");
     (void)reader.any("gracePeriod");
@@ -90,9 +94,7 @@ Result<Drain> read_drain(std::string_view body) {
     BERTH_ASSIGN(json::value document, document_of(body));
     json::Reader reader(document, kWhat);
     Drain out;
-    out.reason = reader.string("reason", "");
-    out.request_id = reader.string("requestId", "");
-    out.dry_run = reader.boolean("dryRun", false);
+    take_common(reader, out);
     auto timeout = duration_field(reader, "timeout");
     BERTH_TRY(reader.finish());
     if (!timeout)

@@ -51,19 +51,25 @@ void AdminApi::add_operator_routes(http::Router& router) {
            [this](Request request) { return plan(std::move(request)); });
 }
 
+template <typename Event, typename Body>
+asio::awaitable<Response> AdminApi::ask(Event event, Result<Body> body) {
+    if (!body)
+        co_return http::error_response(body.error());
+    if constexpr (requires { event.timeout; })
+        event.timeout = body->timeout;
+    event.reason = body->reason;
+    event.dry_run = body->dry_run;
+    co_return co_await begin(body->request_id, std::move(event));
+}
+
 asio::awaitable<Response> AdminApi::hold(Request request, bool held) {
     node::OperatorHold event;
     event.instance = node::InstanceName(request.params["name"]);
     const auto& instances = parts_.context.state().instances;
     if (!instances.contains(event.instance))
         co_return absent(instances, "instance", event.instance.value, "InstanceNotFound");
-    auto body = bodies::read_common(request.body);
-    if (!body)
-        co_return http::error_response(body.error());
     event.hold = held;
-    event.reason = body->reason;
-    event.dry_run = body->dry_run;
-    co_return co_await begin(body->request_id, std::move(event));
+    co_return co_await ask(std::move(event), bodies::read_common(request.body));
 }
 
 asio::awaitable<Response> AdminApi::drain(Request request) {
@@ -72,13 +78,7 @@ asio::awaitable<Response> AdminApi::drain(Request request) {
     const auto& instances = parts_.context.state().instances;
     if (!instances.contains(event.instance))
         co_return absent(instances, "instance", event.instance.value, "InstanceNotFound");
-    auto body = bodies::read_drain(request.body);
-    if (!body)
-        co_return http::error_response(body.error());
-    event.timeout = body->timeout;
-    event.reason = body->reason;
-    event.dry_run = body->dry_run;
-    co_return co_await begin(body->request_id, std::move(event));
+    co_return co_await ask(std::move(event), bodies::read_drain(request.body));
 }
 
 asio::awaitable<Response> AdminApi::cordon(Request request, bool cordoned) {
@@ -87,13 +87,8 @@ asio::awaitable<Response> AdminApi::cordon(Request request, bool cordoned) {
     const auto& devices = parts_.context.state().devices;
     if (!devices.contains(event.device))
         co_return absent(devices, "device", event.device.value, "DeviceNotFound");
-    auto body = bodies::read_common(request.body);
-    if (!body)
-        co_return http::error_response(body.error());
     event.cordoned = cordoned;
-    event.reason = body->reason;
-    event.dry_run = body->dry_run;
-    co_return co_await begin(body->request_id, std::move(event));
+    co_return co_await ask(std::move(event), bodies::read_common(request.body));
 }
 
 asio::awaitable<Response> AdminApi::drain_device(Request request) {
@@ -102,13 +97,7 @@ asio::awaitable<Response> AdminApi::drain_device(Request request) {
     const auto& devices = parts_.context.state().devices;
     if (!devices.contains(event.device))
         co_return absent(devices, "device", event.device.value, "DeviceNotFound");
-    auto body = bodies::read_drain(request.body);
-    if (!body)
-        co_return http::error_response(body.error());
-    event.timeout = body->timeout;
-    event.reason = body->reason;
-    event.dry_run = body->dry_run;
-    co_return co_await begin(body->request_id, std::move(event));
+    co_return co_await ask(std::move(event), bodies::read_drain(request.body));
 }
 
 } // namespace berth

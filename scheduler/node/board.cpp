@@ -87,7 +87,6 @@ void Board::compute(Row& row) {
     row.reserve_bytes = reserve_bytes(state_, device);
     row.overhead_bytes = process_overhead_bytes(state_, device.id);
     row.coming_bytes = 0;
-    row.starting = false;
     row.droppable_bytes = 0;
     row.preemptible_bytes.clear();
     uint64_t used = 0;
@@ -100,7 +99,6 @@ void Board::compute(Row& row) {
     }
     for (const Instance* i : row.instances) {
         used += i->grant_bytes + i->overhead_bytes;
-        row.starting = row.starting || i->state == InstanceState::kStarting;
         row.coming_bytes += leaving_bytes(state_, *i, device.id);
         if (!i->process_alive || !preemptible(state_, *i))
             continue;

@@ -24,7 +24,6 @@ class Board {
         uint64_t overhead_bytes = 0; // of one more process
         uint64_t free_bytes = 0;
         uint64_t coming_bytes = 0; // being freed
-        bool starting = false;     // an instance there is Starting
         std::vector<Instance*> instances;
         // What could come free at the very most: weight sets that are not pinned, and the bytes of
         // those who may be preempted, by their rank.

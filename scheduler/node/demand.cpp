@@ -53,8 +53,6 @@ bool Step::weigh_report(Instance& i) {
     for (const policies::Trigger& trigger : s_.policy.triggers)
         if (trigger.on == TriggerKind::kSloBurn && trigger.class_name == i.spec.class_name)
             i.burning = i.burning || measured(i.counters, trigger) > milliseconds(trigger.target);
-    if (i.counters.requests_running + i.counters.requests_waiting > 0)
-        i.busy_at = now_;
     for (const policies::Trigger& trigger : s_.policy.triggers)
         if (trigger.class_name == i.spec.class_name && trigger.on != TriggerKind::kRequestArrival &&
             trigger.on != TriggerKind::kSchedule)
@@ -93,7 +91,6 @@ void Step::watch_demand() {
                                        " ms at percentile " +
                                        std::to_string(static_cast<int>(trigger.percentile)) +
                                        ", the target is " + format_duration(trigger.target);
-                demand.burning.insert(device);
             }
         }
     }
@@ -117,9 +114,7 @@ void Step::watch_demand() {
 // Where a class is in demand, those that would give way pause (it costs them nothing but time), and
 // go on as soon as it has ended. Their memory is taken when it is needed (see grow).
 void Step::answer_demand(Board& board) {
-    const auto& modes = s_.policy.preemption.modes;
-    const bool may_pause =
-        std::find(modes.begin(), modes.end(), policies::Rung::kPause) != modes.end();
+    const bool may_pause = allows(s_.policy.preemption, policies::Rung::kPause);
     for (Board::Row& row : board.rows()) {
         for (Instance* i : row.instances) {
             if (!i->process_alive)
@@ -143,10 +138,8 @@ void Step::answer_demand(Board& board) {
             decision.carried_out = s_.policy.mode == policies::PolicyMode::kEnforce;
             decision.candidates.push_back({object_of(*i), "Pause", true, 0});
             decision.winner = object_of(*i);
-            decision.outcome = decision.carried_out
-                                   ? "paused while the demand lasts"
-                                   : "nothing is done: the policy's mode is " +
-                                         std::string(policies::to_string(s_.policy.mode));
+            decision.outcome = decision.carried_out ? "paused while the demand lasts"
+                                                    : not_enforced_words(s_.policy);
             decide(*i, decision);
             if (decision.carried_out)
                 begin_rung(*i, policies::Rung::kPause, HeldBy::kPlanner,
@@ -220,17 +213,14 @@ void Step::close_window(Instance& i) {
     const auto& spec = s_.policy.preemption;
     if (s_.policy.mode != policies::PolicyMode::kEnforce)
         return;
-    const auto allows = [&spec](policies::Rung rung) {
-        return std::find(spec.modes.begin(), spec.modes.end(), rung) != spec.modes.end();
-    };
     const bool can_offload = i.session && i.state == InstanceState::kRunning;
     if (i.state == InstanceState::kRunning && !i.session && !is_plain_process(i))
         return; // its engine is away: when it is back
-    if (can_offload && allows(policies::Rung::kOffload))
+    if (can_offload && allows(spec, policies::Rung::kOffload))
         begin_rung(i, policies::Rung::kOffload, HeldBy::kPlanner, spec.grace_period);
-    else if (spec.fallback_evict || allows(policies::Rung::kEvict))
+    else if (spec.fallback_evict || allows(spec, policies::Rung::kEvict))
         begin_rung(i, policies::Rung::kEvict, HeldBy::kPlanner, spec.grace_period);
-    else if (allows(policies::Rung::kPause) && i.state == InstanceState::kRunning)
+    else if (allows(spec, policies::Rung::kPause) && i.state == InstanceState::kRunning)
         begin_rung(i, policies::Rung::kPause, HeldBy::kPlanner, spec.grace_period);
     else
         return;

@@ -64,7 +64,6 @@ struct Instance {
     TimePoint refused_at;               // when it was last told why it waits for memory
     TimePoint grow_after;               // no try to give it more before
     bool burning = false;               // its reports miss the target of a trigger or its slo
-    TimePoint busy_at;                  // the last report with requests
 
     std::optional<OperationId> operation; // the one under way
     std::optional<CommandId> command;     // sent, not answered

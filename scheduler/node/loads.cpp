@@ -97,10 +97,8 @@ void Step::on(const LoadRequested& event) {
     Load& load = start_load(key, event.model, 0);
     if (event.operation.empty() || s_.operations.contains(event.operation))
         return;
-    operation.started_at = operation.phase_started = now_;
     load.operations.insert(event.operation);
-    s_.operations[event.operation] = operation;
-    act(PersistOperation{operation});
+    begin_operation(operation);
 }
 
 void Step::on(const LoadPlanned& event) {

@@ -16,6 +16,18 @@ Error device_not_found(const DeviceId& device) {
                  "DeviceNotFound", 0};
 }
 
+// What an operator asked of a device, as the operation that will answer it.
+template <typename Event>
+Operation requested_of_device(const Event& event, OperationKind kind) {
+    Operation operation;
+    operation.id = event.operation;
+    operation.kind = kind;
+    operation.object = "device/" + event.device.value;
+    operation.cause = event.reason;
+    operation.dry_run = event.dry_run;
+    return operation;
+}
+
 // The operation that drains a device; nullptr: none.
 const Operation* drain_of(const NodeState& state, const DeviceId& device) {
     for (const auto& [id, operation] : state.operations)
@@ -108,14 +120,8 @@ void Step::on(const OperatorDrain& event) {
         return answer_operation(operation, name + " is Evicted already");
     }
     if (i->operation)
-        finish_operation(*i->operation,
-                         Error{ErrorCode::kFailedPrecondition,
-                               "overtaken by operation " + operation.id.value, "Superseded", 0},
-                         "overtaken by operation " + operation.id.value);
-    operation.started_at = operation.phase_started = now_;
-    s_.operations[operation.id] = operation;
-    i->operation = operation.id;
-    act(PersistOperation{operation});
+        supersede(*i->operation, operation.id);
+    begin_operation(operation);
     if (i->state == InstanceState::kPreempting && i->desired == Desired::kEvicted) {
         i->held_by = HeldBy::kOperator; // it ends already: no later, and it stays away
         return dirty(*i);
@@ -134,12 +140,8 @@ void Step::set_cordon(Device& device, bool cordoned, const std::string& reason) 
 void Step::on(const DeviceCordon& event) {
     if (s_.operations.contains(event.operation))
         return;
-    Operation operation;
-    operation.id = event.operation;
-    operation.kind = event.cordoned ? OperationKind::kCordon : OperationKind::kUncordon;
-    operation.object = "device/" + event.device.value;
-    operation.cause = event.reason;
-    operation.dry_run = event.dry_run;
+    Operation operation = requested_of_device(event, event.cordoned ? OperationKind::kCordon
+                                                                    : OperationKind::kUncordon);
     const auto found = s_.devices.find(event.device);
     if (found == s_.devices.end())
         return refuse_operation(operation, device_not_found(event.device));
@@ -166,13 +168,8 @@ void Step::on(const DeviceCordon& event) {
 void Step::on(const DeviceDrain& event) {
     if (s_.operations.contains(event.operation))
         return;
-    Operation operation;
-    operation.id = event.operation;
-    operation.kind = OperationKind::kDrainDevice;
+    Operation operation = requested_of_device(event, OperationKind::kDrainDevice);
     operation.mode = operation.reached = policies::Rung::kEvict;
-    operation.object = "device/" + event.device.value;
-    operation.cause = event.reason;
-    operation.dry_run = event.dry_run;
     const auto found = s_.devices.find(event.device);
     if (found == s_.devices.end())
         return refuse_operation(operation, device_not_found(event.device));
@@ -187,9 +184,7 @@ void Step::on(const DeviceDrain& event) {
         return answer_operation(operation, drain_words(s_, event.device, there));
     if (!found->second.cordoned)
         set_cordon(found->second, true, event.reason.empty() ? "being drained" : event.reason);
-    operation.started_at = operation.phase_started = now_;
-    s_.operations[operation.id] = operation;
-    act(PersistOperation{operation});
+    begin_operation(operation);
     for (const InstanceName& name : there)
         send_away(*find(name), event.device, event.timeout);
 }

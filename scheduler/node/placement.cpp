@@ -2,7 +2,6 @@
 #include "scheduler/node/planner.h"
 
 #include <algorithm>
-#include <functional>
 
 // Who goes where. An instance is placed when its devices have room for its process, the least of
 // its grant and, if they are not resident, its weights, beside what is spoken for: what those who
@@ -42,7 +41,7 @@ uint64_t Step::spoken_for(const DeviceId& device, const Instance& taker, bool by
     // The board only reads here.
     Board board(const_cast<NodeState&>(s_)); // NOLINT(cppcoreguidelines-pro-type-const-cast)
     for (const auto& [name, i] : s_.instances)
-        if (name != taker.name && waits(s_, i, now_) && comes_before(s_, taker, i) == by_lower)
+        if (name != taker.name && waits(i) && comes_before(s_, taker, i) == by_lower)
             for (const Board::Claim& claim : board.claims_of(i))
                 board.rows()[claim.row].claimed_before_bytes += claim.bytes;
     const Board::Row* row = board.find(device);
@@ -187,7 +186,7 @@ void Step::note_fits(const Instance& i, const std::vector<Fit>& fits, Decision& 
 // What is spoken for there by those who come before. What they cannot get now anyway is lent to
 // those who would give way to them.
 uint64_t Step::claimed_bytes(const Instance& i, const Board::Row& row) const {
-    if (!preemptible(s_, i) || i.grant_state == GrantState::kUnconfirmed)
+    if (!preemptible(s_, i))
         return row.claimed_before_bytes;
     return row.claimed_before_bytes - std::min(row.claimed_before_bytes, row.lent_bytes);
 }
@@ -214,11 +213,10 @@ void Step::find_room(Instance& i, Board& board, const std::vector<Fit>& fits, De
         return !Board::could_have(*fit.row, fit.need_bytes + claimed_bytes(i, *fit.row), below);
     };
     // Many wait for long: their figures are told anew once a second, not with each event.
-    if (i.reason == "InsufficientMemory" && !i.operation &&
-        now_ - i.refused_at<kRefusalTold&& static_cast<size_t>(
-                                std::count_if(fits.begin(), fits.end(), hopeless)) +
-                            count>
-                   fits.size())
+    const bool was_told =
+        i.reason == "InsufficientMemory" && !i.operation && now_ - i.refused_at < kRefusalTold;
+    if (was_told && std::ranges::count_if(fits, hopeless) + static_cast<long>(count) >
+                        static_cast<long>(fits.size()))
         return preempts ? board.lend(i) : void();
     note_fits(i, fits, decision);
     std::vector<RoomPlan> plans;

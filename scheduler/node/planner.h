@@ -44,7 +44,12 @@ struct Step::RoomPlan {
 // Who is served first: the more important, then the one that came first, whatever happened to it.
 bool comes_before(const NodeState& state, const Instance& a, const Instance& b);
 // Whether it keeps room for itself: it waits for a device, or to be resumed on its own.
-bool waits(const NodeState& state, const Instance& i, TimePoint now);
+bool waits(const Instance& i);
+
+// Whether the policy's preemptMode names the rung.
+bool allows(const policies::PreemptionSpec& spec, policies::Rung rung);
+// Why a decision is recorded and not carried out.
+std::string not_enforced_words(const policies::PolicySpec& policy);
 
 const policies::TenantSpec* find_tenant(const NodeState& state, const std::string& name);
 // Bytes of grants and overhead that a tenant may still take; nothing: there is no limit.

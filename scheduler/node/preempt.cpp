@@ -117,13 +117,8 @@ void Step::on(const OperatorPreempt& event) {
                                                std::string(to_string(i->state)) + " already");
     }
     if (i->operation)
-        finish_operation(*i->operation,
-                         precondition("overtaken by operation " + operation.id.value, "Superseded"),
-                         "overtaken by operation " + operation.id.value);
-    operation.started_at = operation.phase_started = now_;
-    s_.operations[operation.id] = operation;
-    i->operation = operation.id;
-    act(PersistOperation{operation});
+        supersede(*i->operation, operation.id);
+    begin_operation(operation);
     if (joins) {
         (event.mode == Rung::kShrink ? i->shrunk_by : i->held_by) = HeldBy::kOperator;
         dirty(*i);

@@ -49,7 +49,7 @@ void Step::on(const InstanceRecovered& event) {
     i.on_hold = event.on_hold;
     i.waiting_since = event.waiting_since.value_or(now_);
     i.disruptions = event.disruptions;
-    i.running_since = i.busy_at = now_;
+    i.running_since = now_;
     const bool known = !event.devices.empty() &&
                        std::all_of(event.devices.begin(), event.devices.end(),
                                    [this](const DeviceId& id) { return s_.devices.contains(id); });

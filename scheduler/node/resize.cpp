@@ -228,13 +228,9 @@ void Step::resume_shrunk(Instance& i, Operation operation) {
         return answer_operation(
             operation, i.name.value + " would grow back to " + format_bytes(i.grant_bytes_resume) +
                            " as far as there is room, which is " + format_bytes(growth_room(i)));
-    operation.started_at = operation.phase_started = now_;
-    const OperationId id = operation.id;
-    s_.operations[id] = operation;
-    i.operation = id;
-    act(PersistOperation{operation});
+    begin_operation(operation);
     if (std::optional<Error> no = grow_back(i))
-        finish_operation(id, no, no->message);
+        finish_operation(operation.id, no, no->message);
 }
 
 } // namespace berth::node

@@ -57,10 +57,7 @@ void Step::on(const OperatorResume& event) {
         return answer_operation(operation, "resume of " + i->name.value + " (now " +
                                                std::string(to_string(i->state)) +
                                                ") would be tried");
-    operation.started_at = operation.phase_started = now_;
-    s_.operations[operation.id] = operation;
-    i->operation = operation.id;
-    act(PersistOperation{operation});
+    begin_operation(operation);
     if (i->state == InstanceState::kPaused)
         return resume_paused(*i);
     if (i->state == InstanceState::kSuspended) {

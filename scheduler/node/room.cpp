@@ -94,11 +94,15 @@ std::vector<Victim> choose(const std::vector<Victim>& victims, Rung furthest, ui
     return chosen;
 }
 
+} // namespace
+
 bool allows(const policies::PreemptionSpec& spec, Rung rung) {
     return std::find(spec.modes.begin(), spec.modes.end(), rung) != spec.modes.end();
 }
 
-} // namespace
+std::string not_enforced_words(const policies::PolicySpec& policy) {
+    return "nothing is done: the policy's mode is " + std::string(policies::to_string(policy.mode));
+}
 
 std::tuple<int64_t, size_t, size_t, size_t, size_t> Step::RoomPlan::cost() const {
     int64_t highest = moves.empty() ? INT64_MIN : moves.front().priority;
@@ -163,7 +167,7 @@ bool Step::is_awaited(const WeightSet& set, const Taker& who) const {
         return object_of(one.second) == who.object;
     });
     for (const auto& [name, i] : s_.instances) {
-        if (!waits(s_, i, now_) || i.spec.model.empty() ||
+        if (!waits(i) || i.spec.model.empty() ||
             (taker != s_.instances.end() ? !comes_before(s_, i, taker->second)
                                          : effective_priority(s_, i) < who.priority))
             continue;
@@ -299,11 +303,9 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
         if (one.taken)
             decision.winner += (decision.winner.empty() ? "" : ", ") + one.name;
     decision.carried_out = plan.enough && s_.policy.mode == policies::PolicyMode::kEnforce;
-    decision.outcome = !plan.enough ? plan.why
-                       : decision.carried_out
-                           ? format_bytes(missing) + " will be freed"
-                           : "nothing is done: the policy's mode is " +
-                                 std::string(policies::to_string(s_.policy.mode));
+    decision.outcome = !plan.enough           ? plan.why
+                       : decision.carried_out ? format_bytes(missing) + " will be freed"
+                                              : not_enforced_words(s_.policy);
     return plan;
 }
 

@@ -51,9 +51,7 @@ bool comes_before(const NodeState& state, const Instance& a, const Instance& b) 
     return a.order != b.order ? a.order < b.order : a.name < b.name;
 }
 
-bool waits(const NodeState& state, const Instance& i, TimePoint now) {
-    static_cast<void>(now);
-    static_cast<void>(state);
+bool waits(const Instance& i) {
     if (i.on_hold || i.reason == "OutsideSchedule" || i.reason == "QuotaExceeded")
         return false;
     return waits_for_room(i) ||
@@ -117,7 +115,7 @@ void Step::schedule() {
         return a.priority != b.priority ? a.priority > b.priority : a.i->order < b.i->order;
     });
     for (Waiting& one : queue)
-        if (waits(s_, *one.i, now_)) {
+        if (waits(*one.i)) {
             one.claims = board.claims_of(*one.i);
             move_claims(board, one, nullptr, &Board::Row::claimed_after_bytes);
         }
@@ -131,7 +129,7 @@ void Step::schedule() {
             place_unless_refused(i, board, refusals);
         if (i.restart_at > now_)
             wake(i.restart_at);
-        if (!waits(s_, i, now_) || i.process_alive != (i.state == InstanceState::kSuspended))
+        if (!waits(i) || i.process_alive != (i.state == InstanceState::kSuspended))
             continue;
         move_claims(board, one, nullptr, &Board::Row::claimed_before_bytes);
         if (board.is_lent(i))

@@ -78,7 +78,6 @@ struct WallClock {
 struct Demand {
     std::map<DeviceId, TimePoint> queue_since; // above the threshold since
     std::map<DeviceId, std::string> words;     // where it is demanded now, and why
-    std::set<DeviceId> burning;                // of these: an SLO burns
     std::map<DeviceId, TimePoint> ended_at;    // where it was demanded last
 };
 

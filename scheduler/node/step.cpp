@@ -157,6 +157,19 @@ void StepBase::operation_phase(Instance& i, const std::string& name) {
     operation.phase_started = now_;
 }
 
+void StepBase::begin_operation(Operation& operation) {
+    operation.started_at = operation.phase_started = now_;
+    s_.operations[operation.id] = operation;
+    if (Instance* i = find(operation.instance))
+        i->operation = operation.id;
+    act(PersistOperation{operation});
+}
+
+void StepBase::supersede(const OperationId& id, const OperationId& by) {
+    const std::string words = "overtaken by operation " + by.value;
+    finish_operation(id, Error{ErrorCode::kFailedPrecondition, words, "Superseded", 0}, words);
+}
+
 void StepBase::finish_operation(const OperationId& id, std::optional<Error> error,
                                 std::string message, uint64_t bytes_freed) {
     const auto found = s_.operations.find(id);

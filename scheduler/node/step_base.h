@@ -30,6 +30,9 @@ class StepBase {
     void cancel(std::optional<TimerId>& slot);
     void cancel_timers(Instance& i);
     void send(Instance& i, CommandKind kind, uint64_t grant_bytes = 0);
+    // On record, and under way from now on; on its instance, if it names one.
+    void begin_operation(Operation& operation);
+    void supersede(const OperationId& id, const OperationId& by);
     void finish_operation(const OperationId& id, std::optional<Error> error, std::string message,
                           uint64_t bytes_freed = 0);
     void refuse_operation(Operation operation, Error error);

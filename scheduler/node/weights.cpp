@@ -236,9 +236,7 @@ void Step::on(const WeightsEvict& event) {
         return answer_operation(operation,
                                 format_bytes(bytes) + " would come free" +
                                     (below.empty() ? "" : "; it would stay in " + below));
-    operation.started_at = operation.phase_started = now_;
-    s_.operations[operation.id] = operation;
-    act(PersistOperation{operation});
+    begin_operation(operation);
     for (WeightSet* set : sets) {
         if (const auto earlier = std::exchange(set->operation, operation.id))
             finish_operation(*earlier,

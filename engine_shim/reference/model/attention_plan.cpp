@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/model/attention_plan.h"
 
+#include "base/round.h"
 #include "engine_shim/reference/model/rope.h"
 
 #include <ATen/ATen.h>
@@ -11,10 +12,6 @@
 namespace berth::engine {
 
 namespace {
-
-uint32_t round_up(uint32_t value, uint32_t step) {
-    return (value + step - 1) / step * step;
-}
 
 at::Tensor to_device(const std::vector<int64_t>& numbers, at::Device device) {
     at::Tensor host = at::empty({static_cast<int64_t>(numbers.size())}, at::kLong);
@@ -90,7 +87,7 @@ struct GroupMaker {
 };
 
 uint32_t context_of(const ForwardItem& item, uint32_t queries, uint32_t step) {
-    return round_up(item.position + queries, step);
+    return static_cast<uint32_t>(round_up(item.position + queries, step));
 }
 
 void plan_groups(const GroupMaker& maker, std::span<const ForwardItem> items,

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/act/proc.h"
+
+#include "base/hash.h"
+#include "base/unique_fd.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+namespace berth::proc {
+
+std::optional<int> number(std::string_view text) {
+    int value = 0;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size())
+        return std::nullopt;
+    return value;
+}
+
+std::vector<int> numbers_in(const std::string& folder) {
+    std::vector<int> found;
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+         entry.increment(error))
+        if (auto value = number(entry->path().filename().native()))
+            found.push_back(*value);
+    return found;
+}
+
+bool has_token(int pid, const std::string& token_sha256, size_t environment_bytes_max) {
+    static constexpr std::string_view kName = "BERTH_TOKEN=";
+    if (token_sha256.empty())
+        return false;
+    auto text = read_file(fmt::format("/proc/{}/environ", pid), environment_bytes_max);
+    if (!text)
+        return false;
+    for (size_t begin = 0; begin < text->size();) {
+        const size_t end = std::min(text->find('\0', begin), text->size());
+        const std::string_view one(text->data() + begin, end - begin);
+        if (one.starts_with(kName))
+            return sha256_hex(std::string(one.substr(kName.size()))) == token_sha256;
+        begin = end + 1;
+    }
+    return false;
+}
+
+} // namespace berth::proc

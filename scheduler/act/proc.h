@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// What is read from /proc by more than one here.
+namespace berth::proc {
+
+std::optional<int> number(std::string_view text); // all of it, in decimal
+// The entries of a folder that are numbers: pids, threads.
+std::vector<int> numbers_in(const std::string& folder);
+// Whether that process was started with a BERTH_TOKEN of this hash, as far as we may read it: an
+// environment beyond the bound is nobody's.
+bool has_token(int pid, const std::string& token_sha256, size_t environment_bytes_max);
+
+} // namespace berth::proc
