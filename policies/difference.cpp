@@ -75,7 +75,9 @@ std::vector<Flat> flat_documents(const Documents& documents) {
             kind = field == "kind" ? value : kind;
             name = field == "metadata.name" ? value : name;
         }
-        one.document = kind == "Model" || kind == "Instance" ? kind + "/" + name : kind;
+        one.document = kind;
+        if (kind == "Model" || kind == "Instance")
+            one.document.append("/").append(name);
         all.push_back(std::move(one));
     }
     return all;

@@ -3,6 +3,8 @@
 #include "policies/fields.h"
 #include "policies/yaml.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -204,8 +206,8 @@ Result<std::vector<Wanted>> files_of_all(const std::vector<std::string>& paths) 
             const auto [other, fresh] = seen.emplace(failed ? file : plain, path);
             if (!fresh)
                 return fail(ErrorCode::kInvalidArgument,
-                            file + ": would be read twice: it is named by '" + other->second +
-                                "' and by '" + path + "'",
+                            fmt::format("{}: would be read twice: it is named by '{}' and by '{}'",
+                                        file, other->second, path),
                             "InvalidDocument");
             wanted.push_back({file, path});
         }

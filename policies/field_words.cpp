@@ -76,7 +76,8 @@ const Words kPolicy{
     {"ColocationPolicy.spec.preemption.fallback",
      "What follows when no rung was enough in time: Evict ends the engine; None waits."},
     {"ColocationPolicy.spec.preemption.reclaimDeadline", "How long each rung may take."},
-    {"ColocationPolicy.spec.preemption.gracePeriod", "How long a victim may finish what it is at."},
+    {"ColocationPolicy.spec.preemption.gracePeriod",
+     "How long a victim may finish what it is at; at most the reclaimDeadline."},
     {"ColocationPolicy.spec.preemption.preemptExemptTime",
      "How long an instance that has just begun or come back is spared; not from Pause, and not "
      "from an SLO that burns."},

@@ -81,7 +81,7 @@ class Fields {
     // A list of the words, none twice; as indexes.
     template <typename Enum>
     std::vector<Enum> words(const std::string& field, const std::vector<std::string>& known,
-                            std::vector<Enum> fallback) {
+                            const std::vector<Enum>& fallback) {
         std::vector<size_t> indexes;
         for (Enum one : fallback)
             indexes.push_back(static_cast<size_t>(one));

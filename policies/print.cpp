@@ -247,6 +247,12 @@ std::string effective_yaml(const PolicySpec& policy) {
     return out.str();
 }
 
+std::string effective_yaml(const InstanceSpec& instance) {
+    std::ostringstream out;
+    print(out, instance);
+    return out.str();
+}
+
 std::string effective_yaml(const Documents& documents) {
     std::ostringstream out;
     print(out, documents.effective_policy());

@@ -91,6 +91,21 @@ void read_trigger(Fields& fields, PolicySpec& policy) {
     policy.triggers.push_back(std::move(one));
 }
 
+// A victim is told to be done within the deadline: more than that it is never given.
+void read_grace(Fields& fields, PreemptionSpec& out) {
+    const bool given = fields.has("gracePeriod");
+    out.grace_period = fields.duration("gracePeriod", out.grace_period);
+    if (!given)
+        out.grace_period = std::min(out.grace_period, out.reclaim_deadline);
+    if (out.grace_period > out.reclaim_deadline)
+        fields.refuse("gracePeriod", "'" + format_duration_exact(out.grace_period) +
+                                         "' is longer than reclaimDeadline ('" +
+                                         format_duration_exact(out.reclaim_deadline) +
+                                         (fields.has("reclaimDeadline") ? "'" : "', its default") +
+                                         "), which no victim is given more than: raise "
+                                         "reclaimDeadline, or shorten this");
+}
+
 void read_preemption(Fields& fields, PreemptionSpec& out) {
     out.modes = fields.words<Rung>("preemptMode", {"Pause", "Shrink", "Offload"}, out.modes);
     if (!std::is_sorted(out.modes.begin(), out.modes.end()))
@@ -98,7 +113,7 @@ void read_preemption(Fields& fields, PreemptionSpec& out) {
                                      "Shrink, Offload");
     out.fallback_evict = fields.word("fallback", {"None", "Evict"}, 1) == 1;
     out.reclaim_deadline = fields.duration_above_0("reclaimDeadline", out.reclaim_deadline);
-    out.grace_period = fields.duration("gracePeriod", out.grace_period);
+    read_grace(fields, out);
     out.exempt_time = fields.duration("preemptExemptTime", out.exempt_time);
     out.min_priority_delta =
         fields.integer("minPriorityDelta", out.min_priority_delta, kPriorityDeltas);

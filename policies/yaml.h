@@ -52,8 +52,13 @@ Result<Documents> load_node(const std::string& config_file);
 
 // The documents with every default written out; reads back to an equal value.
 std::string effective_yaml(const Documents& documents);
-// The one policy alone.
+// The one policy, or instance, alone.
 std::string effective_yaml(const PolicySpec& policy);
+std::string effective_yaml(const InstanceSpec& instance);
+
+// The text of several documents without the Instance of that name: its lines are left empty, so
+// that all others keep their places. Not checked; the same text where it is not found.
+std::string without_instance(std::string_view text, const std::string& name);
 
 // A JSON Schema (draft 7) of all kinds, or of one; for editors. Made by the readers themselves.
 // What it accepts may still be refused: it knows nothing of names, of sums, and of what a path

@@ -314,11 +314,11 @@ asio::awaitable<void> Connection::serve() {
     while (keep_alive_ && stream_.socket().is_open()) {
         if (!co_await wait_first_byte())
             break;
+        co_await setting_->turnstile.pass(); // reading and parsing count too
         Head head;
         std::optional<Request> request = co_await read_request(&head);
         if (!request)
             break;
-        co_await setting_->turnstile.pass();
         if (head.refusal) {
             keep_alive_ = false;
             Response refusal = std::move(*head.refusal);

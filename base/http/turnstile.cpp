@@ -7,7 +7,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <algorithm>
 #include <deque>
+#include <utility>
 
 namespace berth::http {
 
@@ -19,17 +21,20 @@ struct Turnstile::State : std::enable_shared_from_this<Turnstile::State> {
         size_t weight = 1;
     };
 
-    State(asio::io_context& io, size_t turn) : context(io), a_turn(turn) {}
+    State(asio::io_context& io, size_t max) : context(io), a_turn_max(max), a_turn(max) {}
 
     void count(size_t weight) {
         passed += weight;
         if (std::exchange(turn_posted, true))
             return;
+        turn_began = std::chrono::steady_clock::now();
         // Behind everything that is ready now: that is what makes it the next turn.
         asio::post(context, [self = shared_from_this()] { self->next_turn(); });
     }
 
     void next_turn() {
+        const bool was_long = std::chrono::steady_clock::now() - turn_began > kTurn;
+        a_turn = was_long ? std::max<size_t>(a_turn / 2, 1) : std::min(a_turn + 1, a_turn_max);
         turn_posted = false;
         passed = 0;
         while (!waiting.empty() && passed < a_turn) {
@@ -41,14 +46,16 @@ struct Turnstile::State : std::enable_shared_from_this<Turnstile::State> {
     }
 
     asio::io_context& context;
-    size_t a_turn;
+    const size_t a_turn_max;
+    size_t a_turn; // now
     size_t passed = 0;
+    std::chrono::steady_clock::time_point turn_began;
     bool turn_posted = false;
     std::deque<Waiting> waiting;
 };
 
-Turnstile::Turnstile(asio::io_context& context, size_t a_turn)
-    : state_(std::make_shared<State>(context, a_turn)) {}
+Turnstile::Turnstile(asio::io_context& context, size_t a_turn_max)
+    : state_(std::make_shared<State>(context, a_turn_max)) {}
 
 asio::awaitable<void> Turnstile::pass(size_t weight) {
     auto state = state_;

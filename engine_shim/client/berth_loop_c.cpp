@@ -104,9 +104,8 @@ berth_status berth_note_latency(berth_client* client, uint64_t ttft_us, uint64_t
     return guarded([&]() -> Status {
         if (client == nullptr)
             return fail(ErrorCode::kInvalidArgument, "client is NULL");
-        client->client->counters().ttft.add(ttft_us);
-        if (tpot_us > 0)
-            client->client->counters().tpot.add(tpot_us);
+        client->client->note_latency(std::chrono::microseconds(ttft_us),
+                                     std::chrono::microseconds(tpot_us));
         return {};
     });
 }

@@ -131,7 +131,7 @@ void Client::notify() {
 }
 
 bool Client::must_yield() const {
-    return state_->commands.pressing() || state_->gate.closed();
+    return state_->commands.pressing() || state_->gate_stops();
 }
 
 bool Client::yield_here() {
@@ -147,12 +147,18 @@ bool Client::yield_here() {
             state_->commands.wait_for_change(seconds(10));
             continue;
         }
-        if (!state_->gate.closed())
+        if (!state_->gate.closed()) {
+            state_->meter.open();
+            return true;
+        }
+        const uint32_t share = state_->gate.share();
+        const Nanoseconds rest = state_->meter.rest(share, ShareMeter::Clock::now());
+        if (rest.count() == 0)
             return true;
         if (!counted)
             state_->counters.gate_pauses.fetch_add(1);
         counted = true;
-        (void)state_->gate.wait(milliseconds(100));
+        (void)state_->gate.wait(std::min<Nanoseconds>(rest, milliseconds(100)));
     }
 }
 
@@ -181,6 +187,22 @@ void Client::set_phase(const std::string& name, double milliseconds) {
     state_->state.phases[name] = milliseconds;
     if (state_->state_set)
         state_->announce_locked();
+}
+
+void Client::note_latency(Nanoseconds ttft, Nanoseconds tpot) {
+    const auto microseconds = [](Nanoseconds one) {
+        return static_cast<uint64_t>(one.count()) / 1000;
+    };
+    state_->counters.ttft.add(microseconds(ttft));
+    if (tpot.count() > 0)
+        state_->counters.tpot.add(microseconds(tpot));
+    const protocol::Welcome* welcome = state_->welcome.load();
+    if (welcome == nullptr)
+        return;
+    const auto target = [](uint64_t one) { return Nanoseconds(static_cast<int64_t>(one) * 1000); };
+    const SpareTime::Targets targets{target(welcome->slo_ttft_us), target(welcome->slo_tpot_us)};
+    std::lock_guard lock(state_->spare_mutex);
+    state_->gate.set_spare(state_->spare.after(targets, ttft, tpot));
 }
 
 Client::Counters& Client::counters() {

@@ -149,6 +149,9 @@ class Client {
         LatencyWindow ttft, tpot;
     };
     Counters& counters();
+    // An answered request; tpot 0: it had one token. Reports tell percentiles; and where the policy
+    // lets latency targets decide, it moves what lower classes may have of the time.
+    void note_latency(Nanoseconds ttft, Nanoseconds tpot);
     // Sends the counters now instead of with the next second's report.
     void report_now();
 
@@ -167,6 +170,8 @@ class Client {
     Result<WeightSet> attach_published(Device& device, const protocol::Publish& asked,
                                        const ManifestParts* declared,
                                        const ProgressCallback& progress);
+    std::shared_ptr<Holding> lease_of(const std::string& device,
+                                      const protocol::Attached& attached);
     Result<WeightSet> mapped(Device& device, const protocol::Attached& attached,
                              std::vector<UniqueFd> fds, std::shared_ptr<Holding> own = nullptr);
     struct State;

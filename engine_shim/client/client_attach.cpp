@@ -158,9 +158,23 @@ Result<WeightSet> Client::attach_shared(Device& device, const AttachRequest& req
         "BerthdUnstable");
 }
 
+// The connection is the lease: a berthd that is there later is told of the mapping.
+std::shared_ptr<Holding> Client::lease_of(const std::string& device,
+                                          const protocol::Attached& attached) {
+    protocol::PrivateLoad held;
+    held.device = device;
+    held.fingerprint = attached.fingerprint;
+    held.segment_bytes = attached.segment_bytes;
+    held.reason = "Shared";
+    held.held = held.shared = true;
+    return std::make_shared<Holding>(state_->held, state_->held->add(held));
+}
+
 Result<WeightSet> Client::mapped(Device& device, const protocol::Attached& attached,
                                  std::vector<UniqueFd> fds, std::shared_ptr<Holding> own) {
     WeightSet set;
+    if (!own)
+        set.lease_ = lease_of(device.id(), attached);
     {
         std::lock_guard lock(state_->device_mutex);
         BERTH_ASSIGN(set.mapped_, map_set(device, attached.fingerprint, attached.segment_bytes,

@@ -75,6 +75,15 @@ void Client::State::set_welcome(protocol::Welcome next) {
     welcome.store(welcomes.back().get());
 }
 
+bool Client::State::gate_stops() {
+    if (!gate.closed()) {
+        meter.open();
+        return false;
+    }
+    const uint32_t share = gate.share();
+    return share == 0 || !meter.runs_on(share, ShareMeter::Clock::now());
+}
+
 void Client::State::on_up(uint64_t epoch) {
     commands.forget_before(epoch);
     if (epoch > 1)

@@ -7,6 +7,7 @@
 #include "engine_shim/client/gate_side.h"
 #include "engine_shim/client/held_memory.h"
 #include "engine_shim/client/link.h"
+#include "engine_shim/client/share_meter.h"
 
 #include <mutex>
 
@@ -32,6 +33,8 @@ struct Client::State final : LinkListener {
     Status first_connection();
     Status check_attempt(const Link::Attempt& attempt, Deadline& deadline);
     void set_welcome(protocol::Welcome next);
+    // Whether the gate is closed and its share of the time is spent.
+    bool gate_stops();
     void set_weights(const std::string& weights); // "shared ID", "private (REASON)"
     void announce_locked();                       // sends the State; state_mutex is held
     void answer(const protocol::CommandDone& done, uint64_t epoch);
@@ -44,6 +47,9 @@ struct Client::State final : LinkListener {
     std::optional<Error> no_daemon; // why berthd was not there
     Counters counters;
     GateSide gate;
+    ShareMeter meter; // of a closed gate: the engine's thread
+    std::mutex spare_mutex;
+    SpareTime spare;
     CommandQueue commands;
 
     // Welcomes are kept until the end, since welcome() hands out references; one is added only when

@@ -56,6 +56,7 @@ Status GateSide::take_raiser() {
     slot_missing_ = false;
     for (uint32_t i = 0; i < demand_; ++i)
         raiser->raise();
+    raiser->set_spare(spare_);
     raiser_ = std::move(*raiser);
     return {};
 }
@@ -82,6 +83,17 @@ void GateSide::lower() {
     --demand_;
     if (raiser_)
         raiser_.lower();
+}
+
+void GateSide::set_spare(uint32_t thousandths) {
+    std::lock_guard lock(mutex_);
+    spare_ = thousandths;
+    raiser_.set_spare(thousandths);
+}
+
+uint32_t GateSide::share() const {
+    const GateWatcher* watcher = watcher_.load(std::memory_order_acquire);
+    return watcher == nullptr ? 0 : watcher->share();
 }
 
 bool GateSide::closed() const {

@@ -25,8 +25,10 @@ class GateSide {
 
     void raise();
     void lower();
+    void set_spare(uint32_t thousandths);
 
     bool closed() const;
+    uint32_t share() const;
     // True when it is open; returns early on wake().
     bool wait(Nanoseconds timeout) const;
     void wake() const;
@@ -49,6 +51,7 @@ class GateSide {
     UniqueFd fd_;
     GateRaiser raiser_;
     uint32_t demand_ = 0;
+    uint32_t spare_ = 0;
     // Watchers are kept until the end: a reader may still be in an earlier one.
     std::vector<std::unique_ptr<GateWatcher>> watchers_;
     std::atomic<const GateWatcher*> watcher_{nullptr};

@@ -16,6 +16,12 @@ std::string fingerprint_of(const protocol::Message& announcement) {
     return load != nullptr ? load->fingerprint : std::string();
 }
 
+// A lease, which a release does not end: nothing is said before the next connection.
+bool is_shared(const protocol::Message& announcement) {
+    const auto* load = std::get_if<protocol::PrivateLoad>(&announcement);
+    return load != nullptr && load->shared;
+}
+
 } // namespace
 
 HeldMemory::Ticket HeldMemory::add(protocol::Message announcement) {
@@ -45,9 +51,12 @@ void HeldMemory::let_go(Ticket ticket) {
     auto found = held_.find(ticket);
     if (found == held_.end())
         return;
+    const bool shared = is_shared(found->second);
     protocol::Release release;
     release.fingerprint = fingerprint_of(found->second);
     held_.erase(found);
+    if (shared)
+        return;
     post(release);
     if (gone_.size() == kGoneMax)
         gone_.pop_front();
@@ -58,15 +67,20 @@ void HeldMemory::announce() {
     std::lock_guard lock(mutex_);
     std::set<std::string> again; // of these berthd forgets what was said before
     for (const auto& [ticket, announcement] : held_)
-        again.insert(fingerprint_of(announcement));
+        if (!is_shared(announcement))
+            again.insert(fingerprint_of(announcement));
     for (const std::string& fingerprint : gone_) {
         protocol::Release release;
         release.fingerprint = fingerprint;
         if (!again.contains(fingerprint))
             post(release);
     }
-    for (const auto& [ticket, announcement] : held_)
-        post(announcement);
+    std::set<std::pair<std::string, std::string>> leased; // a set once, however often it is held
+    for (const auto& [ticket, announcement] : held_) {
+        const auto* load = std::get_if<protocol::PrivateLoad>(&announcement);
+        if (!is_shared(announcement) || leased.insert({load->device, load->fingerprint}).second)
+            post(announcement);
+    }
 }
 
 void HeldMemory::use(Link* link) {

@@ -15,10 +15,11 @@ namespace berth {
 
 class Link;
 
-// What this process holds beside its grant and its leases, by tickets: segments that it fills to
-// publish, and weights of its own. A berthd that it connects to again is told of it, and berthd
-// when it is held no longer. Thread-safe; nothing blocks. Shared: weights may outlive their client,
-// and are then said to be gone by the process's end alone.
+// What this process holds beside its grant, by tickets: segments that it fills to publish, weights
+// of its own, and shared sets that it has mapped, whose leases end with the connection. A berthd
+// that it connects to again is told of it, and berthd when it is held no longer. Thread-safe;
+// nothing blocks. Shared: weights may outlive their client, and are then said to be gone by the
+// process's end alone.
 class HeldMemory {
   public:
     using Ticket = uint64_t;

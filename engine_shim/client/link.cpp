@@ -222,6 +222,9 @@ bool Link::handle(protocol::Received received) {
     } else if (auto* attached = std::get_if<protocol::Attached>(&received.message)) {
         uint64_t id = attached->id;
         answer(id, Reply{std::move(*attached), std::move(received.fds)});
+    } else if (auto* welcome = std::get_if<protocol::Welcome>(&received.message)) {
+        UniqueFd gate = received.fds.empty() ? UniqueFd() : std::move(received.fds.front());
+        (void)listener_.on_welcome(std::move(*welcome), std::move(gate));
     } else if (auto* go = std::get_if<protocol::Go>(&received.message)) {
         answer(go->id, Reply{});
     } else if (auto* failed = std::get_if<protocol::Failed>(&received.message)) {

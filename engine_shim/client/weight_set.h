@@ -48,6 +48,7 @@ class WeightSet {
     friend class Client;
     std::string id_, fingerprint_, model_path_, private_reason_;
     bool verify_canary_ = false;
+    std::shared_ptr<void> lease_; // of a shared one: goes after the mapping
     std::shared_ptr<const Mapped> mapped_;
 };
 

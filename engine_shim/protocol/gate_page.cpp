@@ -29,6 +29,7 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(offsetof(GatePage, slots) == 64);
 
 constexpr uint32_t kGateVersion = 1;
+constexpr uint32_t kShareMax = 1000;
 constexpr Nanoseconds kLookAgain = std::chrono::milliseconds(100);
 constexpr Nanoseconds kSlice = std::chrono::milliseconds(2);
 constexpr uint64_t kNeverOpen = UINT64_MAX;
@@ -151,6 +152,13 @@ Result<GateFds> adopt_gate_page(UniqueFd writable) {
     return fds;
 }
 
+Status set_gate_share(const GateFds& fds, uint32_t share) {
+    BERTH_ASSIGN(GatePage * page, map_page(fds.writable.get(), PROT_READ | PROT_WRITE));
+    page->share.store(share == kShareBySlo ? share : std::min(share, kShareMax));
+    unmap_page(page);
+    return {};
+}
+
 Result<GateRaiser> GateRaiser::open(const UniqueFd& writable, uint32_t slot, int64_t class_value) {
     if (slot >= kGateSlots)
         return fail(ErrorCode::kInvalidArgument,
@@ -174,6 +182,7 @@ Result<GateRaiser> GateRaiser::open(const UniqueFd& writable, uint32_t slot, int
     }
     // What a dead predecessor left does not count for the newcomer.
     mine.demand.store(0);
+    mine.spare.store(0);
     __atomic_store_n(&mine.class_value, class_value, __ATOMIC_RELEASE);
     __atomic_store_n(&mine.pid, static_cast<uint32_t>(::getpid()), __ATOMIC_RELEASE);
     page->generation.fetch_add(1);
@@ -233,6 +242,11 @@ uint32_t GateRaiser::demand() const {
     return page_ == nullptr ? 0 : page_->slots[slot_].demand.load();
 }
 
+void GateRaiser::set_spare(uint32_t thousandths) {
+    if (page_ != nullptr)
+        page_->slots[slot_].spare.store(std::min(thousandths, kShareMax));
+}
+
 Result<GateWatcher> GateWatcher::open(const UniqueFd& fd, int64_t class_value) {
     BERTH_TRY(check_file(fd.get()));
     GateWatcher watcher;
@@ -283,6 +297,20 @@ bool GateWatcher::closed() const {
     }
     local_->open_at.store(generation, std::memory_order_relaxed);
     return false;
+}
+
+uint32_t GateWatcher::share() const {
+    if (page_ == nullptr)
+        return 0;
+    const uint32_t share = page_->share.load();
+    if (share != kShareBySlo)
+        return std::min(share, kShareMax);
+    uint32_t least = kShareMax;
+    for (const GateSlot& other : page_->slots)
+        if (other.demand.load() > 0 &&
+            __atomic_load_n(&other.class_value, __ATOMIC_ACQUIRE) > class_value_)
+            least = std::min(least, other.spare.load());
+    return least;
 }
 
 bool GateWatcher::wait(Nanoseconds timeout) const {

@@ -31,13 +31,20 @@ struct GateSlot {
     uint32_t pid;
     int64_t class_value;
     uint64_t raised_at_ns; // CLOCK_MONOTONIC of the last rise from 0
-    uint64_t reserved[5];
+    // What its latency targets leave to lower classes while it works, in thousandths of the time.
+    std::atomic<uint32_t> spare;
+    uint32_t reserved0;
+    uint64_t reserved[4];
 };
+// GatePage.share of a page whose raisers say it themselves (GateSlot.spare).
+inline constexpr uint32_t kShareBySlo = 0xffffffff;
 struct GatePage {
     uint32_t magic;
     uint32_t version;
     std::atomic<uint32_t> generation;
-    uint32_t reserved0;
+    // What lower classes may have of the time while the gate is closed: thousandths, or
+    // kShareBySlo. 0: nothing.
+    std::atomic<uint32_t> share;
     uint64_t reserved[6];
     GateSlot slots[kGateSlots];
 };
@@ -53,6 +60,9 @@ Result<GateFds> create_gate_page();
 // From a writable descriptor that the keeper returned.
 Result<GateFds> adopt_gate_page(UniqueFd writable);
 
+// berthd's: what the policy's batchShareWhenBusy says, at most 1000, or kShareBySlo.
+Status set_gate_share(const GateFds& fds, uint32_t share);
+
 // A raiser's side. raise() and lower() are thread-safe and take no system call but the futex wake
 // of a lower to 0.
 class GateRaiser {
@@ -66,6 +76,7 @@ class GateRaiser {
     void raise();
     void lower();
     uint32_t demand() const;
+    void set_spare(uint32_t thousandths); // 0 until it is first said
     explicit operator bool() const { return page_ != nullptr; }
 
   private:
@@ -86,6 +97,8 @@ class GateWatcher {
     // A few loads, no system call while nobody raises; a raised slot's lock is looked at (one
     // fcntl), so a dead raiser does not count.
     bool closed() const;
+    // Thousandths of the time that this watcher may run although it is closed.
+    uint32_t share() const;
     // Sleeps until open, `wake` was called, or `timeout`; returns whether it is open.
     bool wait(Nanoseconds timeout) const;
     // Makes one wait() return at once, now or next time (a command has come in).

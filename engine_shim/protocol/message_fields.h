@@ -48,6 +48,8 @@ void fields(A& a, M& m) {
     a("gate_slot", m.gate_slot);
     a("grant_bytes", m.grant_bytes);
     a("grant_bytes_max", m.grant_bytes_max);
+    a("slo_ttft_us", m.slo_ttft_us);
+    a("slo_tpot_us", m.slo_tpot_us);
 }
 template <typename A, Is<Attach> M>
 void fields(A& a, M& m) {
@@ -157,6 +159,7 @@ void fields(A& a, M& m) {
     a("reason", m.reason);
     a("message", m.message);
     a("held", m.held);
+    a("shared", m.shared);
 }
 template <typename A, Is<Release> M>
 void fields(A& a, M& m) {

@@ -61,7 +61,8 @@ struct Hello {
     std::string held;         // what keeps it from running: "", "Paused", "Offloaded"
 };
 
-// berthd -> engine; fd 0: the gate page of the device (read-only for those who never raise).
+// berthd -> engine, and again (id 0) when class, targets or gate are others.
+// fd 0: the device's gate page (read-only for those who never raise).
 struct Welcome {
     uint64_t id = 0;
     std::string node;
@@ -76,7 +77,7 @@ struct Welcome {
     bool raises_gate = false; // may raise demand (its fd is writable)
     uint32_t gate_slot = 0;   // its slot, if it raises
     uint64_t grant_bytes = 0; // what it may map now
-    uint64_t grant_bytes_max = 0;
+    uint64_t grant_bytes_max = 0, slo_ttft_us = 0, slo_tpot_us = 0; // targets: 0: none
 };
 
 // Engine -> berthd: by model name (an instance's own if empty), or by checkpoint folder, or by a
@@ -206,17 +207,16 @@ struct Publish {
     bool held = false;
 };
 // Weights that an engine is about to load for itself, outside every shared set -> go | failed. Its
-// bytes are charged until its process has ended, or release; its loader's overhead until the engine
-// says on the same connection that it holds them (`held`, overhead 0).
+// bytes are charged until its process has ended, or release; its loader's overhead until it says
+// there that it holds them (`held`, overhead 0). `shared`: one who is back has a set mapped.
 struct PrivateLoad {
     uint64_t id = 0;
     std::string device;
     std::string fingerprint;
     std::vector<uint64_t> segment_bytes;
     uint64_t device_overhead_bytes = 0;
-    std::string reason;  // why not the shared set: CamelCase
-    std::string message; // the same for people: each field that differs
-    bool held = false;
+    std::string reason, message; // why not the shared set: CamelCase; each field that differs
+    bool held = false, shared = false;
 };
 // Engine -> berthd: this process no longer holds the segments of that publication or private load.
 struct Release {

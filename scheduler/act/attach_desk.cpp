@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "cache/weights/manifest.h"
+#include "scheduler/node/durable.h"
 
 #include <fmt/format.h>
 
@@ -13,6 +14,7 @@ namespace berth {
 
 namespace {
 
+constexpr size_t kIdDigits = 16; // of a fingerprint: its set's id
 std::string normal_path(const std::string& path) {
     std::string normal = std::filesystem::path(path).lexically_normal().string();
     while (normal.size() > 1 && normal.back() == '/')
@@ -292,21 +294,42 @@ void AttachDesk::grant(const Waiter& waiter, const ResidentSet& set, bool is_pub
     context_.metrics.attach_seconds.observe(
         std::chrono::duration<double>(Clock::now() - waiter.asked).count());
 
-    // One lease per set and session. An instance's own set is leased by its process already.
-    if (!attached_[waiter.who.session].insert({set.id, set.device}).second)
+    lease(waiter.who, node::WeightSetId(set.id), node::DeviceId(set.device));
+}
+
+// One lease per set and session. An instance's own set is leased by its process already.
+void AttachDesk::lease(const Attacher& who, const node::WeightSetId& set,
+                       const node::DeviceId& device) {
+    if (!attached_[who.session].insert({set.value, device.value}).second)
         return;
     const auto& instances = context_.state().instances;
-    auto owner = instances.find(waiter.who.instance);
-    if (owner != instances.end() && owner->second.weights && owner->second.weights->value == set.id)
+    auto owner = instances.find(who.instance);
+    if (owner != instances.end() && owner->second.weights == set)
         return;
     node::LeaseOpened lease;
     lease.lease = node::LeaseId{next_lease_++};
-    lease.set = node::WeightSetId(set.id);
-    lease.device = node::DeviceId(set.device);
-    lease.holder = waiter.who.holder;
-    lease.instance = waiter.who.instance;
-    leases_[waiter.who.session].push_back(lease.lease);
+    lease.set = set;
+    lease.device = device;
+    lease.holder = who.holder;
+    lease.instance = who.instance;
+    leases_[who.session].push_back(lease.lease);
     context_.post(std::move(lease));
+}
+
+// Where the keeper was lost there may be two memories of that name: both stay.
+bool AttachDesk::take_back(const Attacher& who, const protocol::PrivateLoad& held) {
+    const node::WeightSetId id(held.fingerprint.substr(0, kIdDigits));
+    const node::DeviceId device(held.device);
+    bool leased = false, drops = false; // it may have what is being dropped
+    for (const node::WeightSetId& one : {id, node::lost_id(id)}) {
+        const node::WeightSet* set = node::find_set(context_.state(), one, device);
+        if (set == nullptr || set->fingerprint != held.fingerprint)
+            continue;
+        (set->dropping ? drops : leased) = true;
+        if (!set->dropping)
+            lease(who, one, device);
+    }
+    return leased && !drops;
 }
 
 void AttachDesk::refuse(const Waiter& waiter, Error error) {

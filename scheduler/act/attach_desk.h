@@ -47,6 +47,8 @@ class AttachDesk {
     void use(SessionServer& server) { server_ = &server; }
 
     void handle(const Attacher& who, const protocol::Attach& request);
+    // One who is back has that set mapped: a lease again. False: it is not resident any more.
+    bool take_back(const Attacher& who, const protocol::PrivateLoad& held);
     void session_closed(SessionId session);
     void progress(const node::LoadProgress& progress);
     void load_finished(const node::LoadFinished& finished);
@@ -78,6 +80,7 @@ class AttachDesk {
     // Verifies what must be, then grants.
     void answer_with(Waiter waiter, const ResidentSet& set);
     void grant(const Waiter& waiter, const ResidentSet& set, bool is_publisher = false);
+    void lease(const Attacher& who, const node::WeightSetId& set, const node::DeviceId& device);
     void wait_for(Waiter waiter, std::optional<node::LoadRequested> wanted);
     void refuse(const Waiter& waiter, Error error);
     Known& known(const ResidentSet& set);

@@ -75,6 +75,7 @@ void DecisionLoop::run() {
     if (running_)
         return;
     running_ = true;
+    const auto until = Clock::now() + kTurnMax;
     for (;;) {
         if (!events_.empty() && steps_.size() < kStepsMax) {
             node::Event event = std::move(events_.front());
@@ -82,6 +83,10 @@ void DecisionLoop::run() {
             if (!hold(event))
                 decide(event);
         } else if (!steps_.empty() && steps_.front()->ready) {
+            if (Clock::now() > until) {
+                run_later();
+                break;
+            }
             std::unique_ptr<Step> step = std::move(steps_.front());
             steps_.pop_front();
             carry_out(*step);
@@ -90,6 +95,17 @@ void DecisionLoop::run() {
         }
     }
     running_ = false;
+}
+
+void DecisionLoop::run_later() {
+    if (std::exchange(turn_posted_, true))
+        return;
+    boost::asio::post(context_, [this, alive = std::weak_ptr(alive_)] {
+        if (alive.expired())
+            return;
+        turn_posted_ = false;
+        run();
+    });
 }
 
 bool DecisionLoop::hold(node::Event& event) {

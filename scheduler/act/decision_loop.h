@@ -7,6 +7,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -20,9 +21,11 @@ namespace berth {
 //
 // Thread rule: the io_context's one thread. post() applies the event at once, unless it is called
 // from within an action: then after that. Actions are carried out in the order in which they were
-// decided. What one event wants recorded is one transaction; if that holds an intent (a Persist
-// action), or announces something that reaches outside, the event's other actions, and all later
-// ones, wait until it is written.
+// decided; those of many events take several turns of the io_context, each of kTurnMax and what the
+// last of them takes, so that nothing else that is ready waits for all of them. What one event
+// wants recorded is one transaction; if that holds an intent (a Persist action), or announces
+// something that reaches outside, the event's other actions, and all later ones, wait until it is
+// written.
 //
 // While the store is in trouble nothing is decided: events are held, and the node's clock stands
 // still, so that no deadline passes which nobody could have met. What is needed to find everything
@@ -45,6 +48,8 @@ class DecisionLoop {
         // `recorded` is the failure if its batch could not be written.
         virtual void carry_out(const node::Action& action, const Status& recorded) = 0;
     };
+
+    static constexpr std::chrono::microseconds kTurnMax{1000};
 
     DecisionLoop(boost::asio::io_context& context, Store& store, Actor& actor);
     DecisionLoop(const DecisionLoop&) = delete;
@@ -72,6 +77,7 @@ class DecisionLoop {
         bool ready = false;
     };
     void run();
+    void run_later();
     bool hold(node::Event& event);
     void decide(const node::Event& event);
     void carry_out(Step& step);
@@ -86,6 +92,7 @@ class DecisionLoop {
     std::deque<node::Event> events_;
     std::deque<std::unique_ptr<Step>> steps_;
     bool running_ = false;
+    bool turn_posted_ = false;
     std::optional<Error> refused_;
 
     std::optional<Error> trouble_;

@@ -163,51 +163,6 @@ void EngineDesk::hello(SessionId id, Session& session, const protocol::Hello& he
     hello_instance(id, session, hello, found->second);
 }
 
-protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64_t reply_to,
-                                          int& gate_fd) {
-    const node::NodeState& state = context_.state();
-    protocol::Welcome welcome;
-    welcome.id = reply_to;
-    welcome.node = context_.node_name;
-    welcome.instance = instance.name.value;
-    welcome.model = instance.spec.model;
-    if (const policies::ModelSpec* model = state.documents.find_model(instance.spec.model)) {
-        welcome.model_path = model->path;
-        welcome.dtype = model->dtype;
-        welcome.quantization = model->quantization;
-    }
-    welcome.class_name = instance.spec.class_name;
-    welcome.class_value = instance.priority;
-    welcome.grant_bytes = instance.grant_bytes;
-    welcome.grant_bytes_max = std::max(instance.spec.memory_limit_bytes, instance.grant_bytes);
-    if (instance.devices.empty())
-        return welcome;
-    const node::DeviceId& device = instance.devices.front();
-    welcome.device = device.value;
-    if (auto found = state.devices.find(device); found != state.devices.end())
-        welcome.device_kind = std::string(to_string(found->second.kind));
-    const GateFds* gate = context_.gates.find(device);
-    if (gate == nullptr)
-        return welcome;
-    gate_fd = gate->read_only.get();
-    const policies::PriorityClass* priority_class =
-        state.policy.find_class(instance.spec.class_name);
-    bool gate_is_used = state.policy.mode == policies::PolicyMode::kEnforce &&
-                        state.policy.sharing.compute == policies::Sharing::kGate;
-    if (priority_class == nullptr || !priority_class->preempts_lower || !gate_is_used)
-        return welcome;
-    auto slot = context_.gates.assign(instance.name, device);
-    if (!slot) {
-        context_.note(true, "instance/" + instance.name.value, "NoGateSlot",
-                      slot.error().message + ": it does not pause lower classes");
-        return welcome;
-    }
-    welcome.raises_gate = true;
-    welcome.gate_slot = *slot;
-    gate_fd = gate->writable.get();
-    return welcome;
-}
-
 void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::Hello& hello,
                                 const node::Instance& instance) {
     node::InstanceName name = instance.name;
@@ -225,6 +180,7 @@ void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::
     int gate_fd = -1;
     protocol::Welcome welcome = welcome_for(instance, hello.id, gate_fd);
     server_.send(id, welcome, gate_fd >= 0 ? std::vector<int>{gate_fd} : std::vector<int>{});
+    session.welcome = std::move(welcome);
 
     node::SessionOpened event;
     event.instance = name;
@@ -271,7 +227,9 @@ bool EngineDesk::publishing_message(SessionId id, const Session& session,
     if (const auto* publish = std::get_if<protocol::Publish>(&message))
         publish_.publish(session.who, *publish);
     else if (const auto* load = std::get_if<protocol::PrivateLoad>(&message))
-        publish_.private_load(session.who, *load);
+        load->shared&& attach_.take_back(session.who, *load)
+            ? void() // what is resident still is a lease
+            : publish_.private_load(session.who, *load);
     else if (const auto* sealed = std::get_if<protocol::Sealed>(&message))
         publish_.sealed(id, *sealed, std::move(fds));
     else if (const auto* release = std::get_if<protocol::Release>(&message))

@@ -26,6 +26,9 @@ class EngineDesk final : public SessionServer::Observer {
     size_t sessions() const { return server_.size(); }
 
     void command(const node::SendCommand& command);
+    // The documents are others: gates get their share, and engines whose class, targets or part in
+    // the gate have changed are welcomed again.
+    void tell_rules();
     // The grant or the desired state of a connected instance may have changed.
     bool connected(const node::InstanceName& instance) const {
         return by_instance_.contains(instance);
@@ -42,6 +45,7 @@ class EngineDesk final : public SessionServer::Observer {
         bool greeted = false;
         bool watched = false;
         Attacher who;
+        protocol::Welcome welcome; // what it was told last
         std::unique_ptr<boost::asio::steady_timer> last_words;
     };
 

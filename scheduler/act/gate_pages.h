@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/log.h"
 #include "engine_shim/protocol/gate_page.h"
 #include "scheduler/node/types.h"
 
@@ -23,6 +24,12 @@ class GatePages {
         }
         BERTH_ASSIGN(pages_[device], create_gate_page());
         return {};
+    }
+    // What lower classes may have of the time while a gate is closed (GatePage.share).
+    void set_share(uint32_t share) {
+        for (const auto& [device, page] : pages_)
+            if (Status set = set_gate_share(page, share); !set)
+                log::warn("device={}: {}", device.value, set.error().message);
     }
     const GateFds* find(const node::DeviceId& device) const {
         auto found = pages_.find(device);

@@ -228,7 +228,10 @@ struct NodeActor::ByKind {
     void operator()(const node::KillProcess& to) const {
         actor.signal(to.instance, to.process, SIGKILL);
     }
-    void operator()(const node::SendCommand& command) const { actor.engines_.command(command); }
+    void operator()(const node::SendCommand& command) const {
+        actor.send_command(command, recorded);
+    }
+    void operator()(const node::TellRules&) const { actor.engines_.tell_rules(); }
     void operator()(const node::ConfirmBytes& confirm) const { actor.confirm_bytes(confirm); }
     void operator()(const node::ArmTimer& timer) const { actor.timers_.arm(timer.timer, timer.at); }
     void operator()(const node::CancelTimer& timer) const { actor.timers_.cancel(timer.timer); }
@@ -278,6 +281,20 @@ void NodeActor::start_process(const node::StartProcess& start, const Status& rec
     log::info("started instance={} pid={} device={} command={}", start.instance.value, process->pid,
               options->environment["BERTH_DEVICE"], options->command.front());
     context_.post(node::ProcessStarted{start.instance, *process, sha256_hex(token)});
+}
+
+// One that takes bytes is not sent without its record: the next berthd would not know of them, give
+// them to another, and end the engine that holds more than its grant.
+void NodeActor::send_command(const node::SendCommand& command, const Status& recorded) {
+    const bool takes =
+        command.kind == node::CommandKind::kRestore || command.kind == node::CommandKind::kGrow;
+    if (recorded || !takes)
+        return engines_.command(command);
+    node::CommandDone refused;
+    refused.instance = command.instance;
+    refused.command = command.command;
+    refused.error = recorded.error();
+    context_.post(std::move(refused));
 }
 
 void NodeActor::signal(const node::InstanceName& instance, const node::ProcessRef& process,

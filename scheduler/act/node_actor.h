@@ -59,6 +59,7 @@ class NodeActor final : public DecisionLoop::Actor {
   private:
     struct ByKind;
     void start_process(const node::StartProcess& start, const Status& recorded);
+    void send_command(const node::SendCommand& command, const Status& recorded);
     void keep_weights(const node::KeepWeights& keep);
     void drop_weights(const node::DropWeights& drop);
     void persist_pin(const node::WeightSet& set);
@@ -78,7 +79,9 @@ class NodeActor final : public DecisionLoop::Actor {
                        Recovery& recovery);
     void adopt_images(const StoredState& stored, Recovery& recovery);
     void adopt_set(KeptEntry entry, const StoredState& stored, Recovery& recovery);
-    void forget_lost(const StoredState& stored);
+    bool is_same_boot(const StoredState& stored);
+    void adopt_lost(const StoredState& stored);
+    void adopt_lost(const StoredState& stored, const PlacementRecord& record, bool same_boot);
     void recover_instances(const StoredState& stored, Recovery& recovery);
     void recover_operations(const StoredState& stored, Recovery& recovery);
     void adopt_process(node::InstanceRecovered& event);

@@ -55,8 +55,31 @@ std::vector<PolicyBook::Applied> without_covered(std::vector<PolicyBook::Applied
     return kept;
 }
 
-bool same_source(const PolicyBook::Applied& one, const PolicyBook::Applied& other) {
-    return one.record.source == other.record.source;
+std::string tag_of(const std::string& text) {
+    return "\"" + sha256_hex(text).substr(0, 16) + "\"";
+}
+
+bool same_record(const PolicyBook::Applied& one, const PolicyBook::Applied& other) {
+    return one.record == other.record;
+}
+
+// What an application says without that instance.
+Result<PolicyBook::Applied> without(PolicyBook::Applied one, const std::string& instance) {
+    one.record.text = policies::without_instance(one.record.text, instance);
+    std::erase_if(one.documents.instances,
+                  [&](const policies::InstanceSpec& other) { return other.name == instance; });
+    const std::string file = file_of(one.record.source);
+    const auto read = policies::parse_fragment(one.record.text, file);
+    if (!read || !(*read == one.documents))
+        return fail(ErrorCode::kInternal,
+                    fmt::format("{}: Instance '{}' cannot be taken out of what was applied from "
+                                "there; apply that file without it after `berth apply --reset`",
+                                file, instance));
+    return one;
+}
+
+bool is_empty(const policies::Documents& documents) {
+    return !documents.policy && documents.models.empty() && documents.instances.empty();
 }
 
 // What is in `from` and not in `than`.
@@ -64,7 +87,7 @@ std::vector<const PolicyBook::Applied*> missing(const std::vector<PolicyBook::Ap
                                                 const std::vector<PolicyBook::Applied>& than) {
     std::vector<const PolicyBook::Applied*> out;
     for (const PolicyBook::Applied& one : from)
-        if (std::ranges::none_of(than, [&](const auto& other) { return same_source(one, other); }))
+        if (std::ranges::none_of(than, [&](const auto& other) { return same_record(one, other); }))
             out.push_back(&one);
     return out;
 }
@@ -86,7 +109,9 @@ PolicyBook::page_of(policies::Documents files, std::vector<Applied> applied, uin
     page->files = std::move(files);
     page->applied = std::move(applied);
     page->effective = policies::effective_yaml(page->documents);
-    page->tag = "\"" + sha256_hex(page->effective).substr(0, 16) + "\"";
+    page->tag = tag_of(page->effective);
+    for (const policies::InstanceSpec& one : page->documents.instances)
+        page->instance_tags[one.name] = tag_of(policies::effective_yaml(one));
     for (const Applied& one : page->applied)
         next_number = std::max(next_number, number_of(one.record.source) + 1);
     page->next_number = next_number;
@@ -153,14 +178,17 @@ Result<PolicyBook::Change> PolicyBook::change_to(std::vector<Applied> applied) c
     change.before = now_;
     BERTH_ASSIGN(change.after,
                  page_of(now_->files, without_covered(std::move(applied)), now_->next_number));
-    for (const Applied* gone : missing(now_->applied, change.after->applied)) {
-        change.writes.emplace_back(ForgetPolicy{gone->record.source});
-        change.undo.emplace_back(gone->record);
+    // A record may have another text under its old source: forgotten first, then put.
+    const std::vector<const Applied*> gone = missing(now_->applied, change.after->applied);
+    const std::vector<const Applied*> fresh = missing(change.after->applied, now_->applied);
+    for (const Applied* one : gone)
+        change.writes.emplace_back(ForgetPolicy{one->record.source});
+    for (const Applied* one : fresh) {
+        change.writes.emplace_back(one->record);
+        change.undo.emplace_back(ForgetPolicy{one->record.source});
     }
-    for (const Applied* fresh : missing(change.after->applied, now_->applied)) {
-        change.writes.emplace_back(fresh->record);
-        change.undo.emplace_back(ForgetPolicy{fresh->record.source});
-    }
+    for (const Applied* one : gone)
+        change.undo.emplace_back(one->record);
     return change;
 }
 
@@ -179,6 +207,37 @@ PolicyBook::prepare(const std::vector<policies::SourceText>& texts) const {
         all.push_back({{source_of(now_->next_number, one.file), one.text}, std::move(part)});
     }
     return change_to(std::move(all));
+}
+
+Result<PolicyBook::Change> PolicyBook::prepare_without(const std::string& instance) const {
+    if (now_->documents.find_instance(instance) == nullptr) {
+        std::vector<std::string> known;
+        for (const policies::InstanceSpec& one : now_->documents.instances)
+            known.push_back(one.name);
+        const std::string near = policies::nearest_name(instance, known);
+        return fail(ErrorCode::kNotFound,
+                    fmt::format("no instance is named '{}'{}", instance,
+                                near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
+                    "InstanceNotFound");
+    }
+    if (const auto* in_files = now_->files.find_instance(instance))
+        return fail(ErrorCode::kFailedPrecondition,
+                    fmt::format("Instance '{0}' is defined in {1}, and would come back with the "
+                                "next reading of that file: take it out there, then send SIGHUP "
+                                "to berthd (`berth drain {0}` ends it at once and keeps it away)",
+                                instance, in_files->origin.text()),
+                    "DefinedInFile");
+    std::vector<Applied> left;
+    for (const Applied& one : now_->applied) {
+        if (one.documents.find_instance(instance) == nullptr) {
+            left.push_back(one);
+            continue;
+        }
+        BERTH_ASSIGN(Applied rest, without(one, instance));
+        if (!is_empty(rest.documents))
+            left.push_back(std::move(rest));
+    }
+    return change_to(std::move(left));
 }
 
 Result<PolicyBook::Change> PolicyBook::prepare_files_alone() const {

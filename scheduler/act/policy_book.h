@@ -5,6 +5,7 @@
 #include "policies/yaml.h"
 #include "scheduler/store/records.h"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ class PolicyBook {
     // The effective YAML of all documents, and the ETag that stands for it.
     const std::string& effective() const { return now_->effective; }
     const std::string& tag() const { return now_->tag; }
+    const std::map<std::string, std::string>& instance_tags() const { return now_->instance_tags; }
 
     // Documents that the files have otherwise than what was applied over them ("Instance/chat"):
     // a change of these in the files shows nothing until the applied ones are forgotten.
@@ -47,6 +49,7 @@ class PolicyBook {
         std::vector<Applied> applied;
         policies::Documents documents;
         std::string effective, tag;
+        std::map<std::string, std::string> instance_tags; // of each one's document
         uint64_t next_number = 1;
     };
     using PagePtr = std::shared_ptr<const Page>;
@@ -61,6 +64,9 @@ class PolicyBook {
     Result<Change> prepare_reload() const;
     // Applies the texts, all or none of them; nothing changes yet.
     Result<Change> prepare(const std::vector<policies::SourceText>& texts) const;
+    // Takes an instance out of what was applied. NotFound; FailedPrecondition `DefinedInFile`: the
+    // files have it, and what they say comes back with each reading of them.
+    Result<Change> prepare_without(const std::string& instance) const;
     // Back to the files alone.
     Result<Change> prepare_files_alone() const;
     // From now on it holds. Fails, and changes nothing, if another change was committed in the

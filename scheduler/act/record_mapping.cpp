@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "scheduler/act/event_log.h"
+#include "scheduler/node/durable.h"
 
 #include <fmt/format.h>
 
@@ -74,38 +75,46 @@ json::object spec_json(const policies::InstanceSpec& spec) {
 } // namespace
 
 InstanceRecord to_record(const node::Instance& instance, uint32_t gate_slot) {
-    InstanceRecord row;
-    row.name = instance.name.value;
+    InstanceRecord row = to_record(node::durable(instance), gate_slot);
     row.spec = json::serialize(spec_json(instance.spec));
-    row.state = to_string(instance.state);
-    row.desired = to_string(instance.desired);
-    for (const node::DeviceId& device : instance.devices)
+    return row;
+}
+
+InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot) {
+    InstanceRecord row;
+    row.name = kept.name.value;
+    row.state = to_string(kept.state);
+    row.desired = to_string(kept.desired);
+    for (const node::DeviceId& device : kept.devices)
         row.device += (row.device.empty() ? "" : ",") + device.value;
-    row.pid = instance.process.pid;
-    row.start_ticks = static_cast<int64_t>(instance.process.start_ticks);
-    row.token_hash = instance.token_sha256;
-    row.grant_bytes = static_cast<int64_t>(instance.grant_bytes);
-    row.weight_set = instance.weights ? instance.weights->value : "";
-    row.restarts = static_cast<int64_t>(instance.restarts);
-    row.reason = instance.reason;
-    row.message = instance.message;
-    row.endpoint = instance.endpoint;
-    row.phases = json::serialize(phases_json(instance.phases));
-    row.extra = json::serialize(json::object{
-        {"heldBy", node::to_string(instance.held_by)},
-        {"processDigest", instance.process_digest},
-        {"grantBytesResume", instance.grant_bytes_resume},
-        {"grantBytesNext", instance.grant_bytes_next},
-        {"shrunkBy", node::to_string(instance.shrunk_by)},
-        {"cameFrom", node::to_string(instance.came_from)},
-        {"overheadBytes", instance.overhead_bytes},
-        {"hostBytes", instance.host_bytes},
-        {"starts", instance.starts},
+    row.pid = kept.process.pid;
+    row.start_ticks = static_cast<int64_t>(kept.process.start_ticks);
+    row.token_hash = kept.token_sha256;
+    row.grant_bytes = static_cast<int64_t>(kept.grant_bytes);
+    row.weight_set = kept.weights.value;
+    row.restarts = static_cast<int64_t>(kept.restarts);
+    row.reason = kept.reason;
+    row.message = kept.message;
+    row.endpoint = kept.endpoint;
+    row.phases = json::serialize(phases_json(kept.phases));
+    json::object extra{
+        {"heldBy", node::to_string(kept.held_by)},
+        {"processDigest", kept.process_digest},
+        {"grantBytesResume", kept.grant_bytes_resume},
+        {"grantBytesNext", kept.grant_bytes_next},
+        {"shrunkBy", node::to_string(kept.shrunk_by)},
+        {"overheadBytes", kept.overhead_bytes},
+        {"hostBytes", kept.host_bytes},
+        {"starts", kept.starts},
         {"gateSlot", gate_slot},
-        {"onHold", instance.on_hold},
-        {"waitingSinceMs", wall_ms(instance.waiting_since)},
-        {"disruptionsMs", wall_ms(instance.disruptions)},
-    });
+        {"onHold", kept.on_hold},
+        {"disruptionsMs", wall_ms(kept.disruptions)},
+    };
+    if (kept.came_from)
+        extra["cameFrom"] = node::to_string(*kept.came_from);
+    if (kept.waiting_since)
+        extra["waitingSinceMs"] = wall_ms(*kept.waiting_since);
+    row.extra = json::serialize(extra);
     return row;
 }
 
@@ -231,20 +240,24 @@ void take_cordon(node::DeviceSeen& device, const MetaRecord& record) {
 }
 
 PlacementRecord to_record(const node::WeightSet& set) {
+    return to_record(node::durable(set));
+}
+
+PlacementRecord to_record(const node::WeightsAdopted& kept) {
     PlacementRecord row;
-    row.weight_set = set.id.value;
-    row.device = set.device.value;
-    row.model = set.models.empty() ? "" : set.models.begin()->value;
-    row.path = set.keys.empty() ? "" : set.keys.begin()->path;
-    row.fingerprint = set.fingerprint;
-    row.bytes = static_cast<int64_t>(set.bytes);
+    row.weight_set = kept.id.value;
+    row.device = kept.device.value;
+    row.model = kept.model.value;
+    row.path = kept.path;
+    row.fingerprint = kept.fingerprint;
+    row.bytes = static_cast<int64_t>(kept.bytes);
     row.extra = json::serialize(json::object{
-        {"pinned", set.pinned},
-        {"dtype", set.keys.empty() ? "auto" : set.keys.begin()->dtype},
-        {"quantization", set.keys.empty() ? "none" : set.keys.begin()->quantization},
-        {"source", set.source},
-        {"madeOn", set.made_on.value},
-        {"file", set.file},
+        {"pinned", kept.pinned},
+        {"dtype", kept.dtype},
+        {"quantization", kept.quantization},
+        {"source", kept.source},
+        {"madeOn", kept.made_on.value},
+        {"file", kept.file},
     });
     return row;
 }

@@ -12,8 +12,10 @@
 // The node's state as rows, and back. The node keeps steady time; rows have the wall's.
 namespace berth {
 
-// `gate_slot` is what the instance raises the gate with, 0 for none.
+// `gate_slot` is what the instance raises the gate with, 0 for none. What is written of it is what
+// node::durable() names (and the spec, for people).
 InstanceRecord to_record(const node::Instance& instance, uint32_t gate_slot);
+InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot);
 struct RecoveredInstance {
     node::InstanceRecovered event; // `alive` is the caller's to find out
     uint32_t gate_slot = 0;
@@ -28,6 +30,7 @@ MetaRecord cordon_record(const node::Device& device);
 void take_cordon(node::DeviceSeen& device, const MetaRecord& record);
 
 PlacementRecord to_record(const node::WeightSet& set);
+PlacementRecord to_record(const node::WeightsAdopted& kept);
 // Fingerprint, id, device and bytes are the keeper's word; the rest is the record's.
 node::WeightsAdopted adopted_from(const PlacementRecord& record);
 

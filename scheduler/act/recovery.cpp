@@ -4,16 +4,26 @@
 #include "scheduler/act/node_actor.h"
 
 #include "base/log.h"
+#include "base/unique_fd.h"
 #include "engine_shim/protocol/published.h"
 #include "scheduler/act/deep_hash.h"
 #include "scheduler/act/find_process.h"
 #include "scheduler/act/record_mapping.h"
+#include "scheduler/node/durable.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace berth {
+
+namespace {
+
+constexpr const char* kBootKey = "bootId";
+constexpr size_t kBootIdMax = 64;
+
+} // namespace
 
 Result<Recovery> NodeActor::recover(const std::vector<node::DeviceSeen>& devices,
                                     StoredState stored) {
@@ -36,7 +46,7 @@ Result<Recovery> NodeActor::recover(const std::vector<node::DeviceSeen>& devices
         BERTH_TRY(context_.gates.open(device.id, UniqueFd()));
         put_gate(device.id);
     }
-    forget_lost(stored);
+    adopt_lost(stored);
     recover_instances(stored, recovery);
     recover_operations(stored, recovery);
     return recovery;
@@ -112,16 +122,50 @@ void NodeActor::adopt_images(const StoredState& stored, Recovery& recovery) {
         tiers_.leave_alone(std::move(file));
 }
 
-// Placements that lead nowhere: their sets went with the one who was about to say so. Those on a
-// device that is not configured now are with the keeper, and those of files may come back.
-void NodeActor::forget_lost(const StoredState& stored) {
-    for (const PlacementRecord& record : stored.placements) {
-        const node::DeviceId device(record.device);
-        const bool here = device == node::kHostTier || context_.environments.contains(device);
-        if (here &&
-            context_.catalogue_of(record.device).find(record.weight_set, record.device) == nullptr)
-            loop_.record(ForgetPlacement{record.weight_set, record.device});
-    }
+// Nothing that was mapped outlasts the machine's own end.
+bool NodeActor::is_same_boot(const StoredState& stored) {
+    auto boot = read_file("/proc/sys/kernel/random/boot_id", kBootIdMax);
+    if (!boot)
+        return true;
+    const auto before = std::ranges::find(stored.meta, kBootKey, &MetaRecord::key);
+    if (before != stored.meta.end() && before->value == *boot)
+        return true;
+    loop_.record(MetaRecord{kBootKey, *boot});
+    return before == stored.meta.end();
+}
+
+// Placements that lead nowhere. Of most the set went with the one who was about to say so. But what
+// an earlier keeper has taken with it, those still have who had mapped it: the node counts it. What
+// was lost before comes first: what is lost now under the same name is added to that, in the
+// transaction that ends its own record. Those on a device that is not configured now are with the
+// keeper, and those of files may come back.
+void NodeActor::adopt_lost(const StoredState& stored) {
+    const bool same_boot = is_same_boot(stored);
+    for (const bool again : {true, false})
+        for (const PlacementRecord& record : stored.placements)
+            if (node::is_lost(node::WeightSetId(record.weight_set)) == again)
+                adopt_lost(stored, record, same_boot);
+}
+
+void NodeActor::adopt_lost(const StoredState& stored, const PlacementRecord& record,
+                           bool same_boot) {
+    const node::DeviceId device(record.device);
+    const bool is_copy = device == node::kHostTier;
+    if ((!is_copy && !context_.environments.contains(device)) ||
+        context_.catalogue_of(record.device).find(record.weight_set, record.device) != nullptr)
+        return;
+    node::WeightsAdopted lost = adopted_from(record);
+    lost.lost = true;
+    const bool again = node::is_lost(lost.id);
+    const bool may_be_mapped =
+        same_boot && lost.bytes > 0 &&
+        (again || keeper_.was_started() ||
+         std::ranges::find(stored.instances, record.weight_set, &InstanceRecord::weight_set) !=
+             stored.instances.end());
+    if (!is_copy && may_be_mapped)
+        context_.post(std::move(lost)); // it gets a record of its own
+    if (is_copy || !again || !same_boot)
+        loop_.record(ForgetPlacement{record.weight_set, record.device});
 }
 
 void NodeActor::recover_instances(const StoredState& stored, Recovery& recovery) {

@@ -6,6 +6,8 @@
 #include "scheduler/act/policy_book.h"
 #include "scheduler/admin/access.h"
 #include "scheduler/admin/audit.h"
+#include "scheduler/admin/driver_bytes.h"
+#include "scheduler/admin/preconditions.h"
 
 #include <memory>
 #include <optional>
@@ -40,6 +42,7 @@ class AdminApi {
     // Who asks is checked before any handler sees the request. A look takes the role viewer; a
     // change names the role that it takes, and is audited.
     void get(http::Router& router, const char* path, http::Handler handler);
+    void look(http::Router& router, const char* method, const char* path, http::Handler handler);
     void change(http::Router& router, policies::Role role, const char* method, const char* path,
                 http::Handler handler);
     // Nothing: the caller may. Else what to answer.
@@ -54,6 +57,7 @@ class AdminApi {
     void add_weight_routes(http::Router& router);
     void add_event_routes(http::Router& router);
     void add_policy_routes(http::Router& router);
+    void add_instance_routes(http::Router& router);
 
     boost::asio::awaitable<http::Response> node(http::Request request);
     boost::asio::awaitable<http::Response> devices(http::Request request);
@@ -82,6 +86,12 @@ class AdminApi {
     boost::asio::awaitable<http::Response> put_policy(http::Request request);
     boost::asio::awaitable<http::Response> validate_policy(http::Request request);
     boost::asio::awaitable<http::Response> diff_policy(http::Request request);
+    boost::asio::awaitable<http::Response> get_instance(http::Request request);
+    boost::asio::awaitable<http::Response> put_instance(http::Request request);
+    boost::asio::awaitable<http::Response> delete_instance(http::Request request);
+    // The tag of an instance's document; "": there is none.
+    std::string tag_of_instance(const std::string& name) const;
+    boost::asio::awaitable<Status> commit_documents(PolicyBook::Change change, std::string words);
     boost::asio::awaitable<Status> stored(std::vector<StoreWrite> writes);
 
     // Begins an operation and posts its event; the reply is 202, or 200 for a request id that is
@@ -91,11 +101,14 @@ class AdminApi {
     boost::asio::awaitable<void> recorded();
     Status recordable() const;
     http::Response operation_reply(const node::OperationId& id, int status) const;
+    http::Response rehearsed(const std::string& request_id, node::Operation operation);
 
     Parts parts_;
     Audit audit_;
+    DriverFigures driver_figures_{parts_.context, parts_.actor.workers()};
     bool ready_ = false;
-    class PolicyTurn; // while one lives, policy_busy_
+    DoneRequests done_requests_; // of changes of documents
+    class PolicyTurn;            // while one lives, policy_busy_
     bool policy_busy_ = false;
     Signal policy_free_{parts_.context.io};
 };

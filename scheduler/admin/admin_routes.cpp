@@ -2,8 +2,8 @@
 #include "scheduler/admin/admin_api.h"
 
 #include "base/json.h"
-#include "cache/memory/host_meter.h"
 #include "scheduler/admin/doctor.h"
+#include "scheduler/admin/long_lists.h"
 #include "scheduler/admin/metrics_text.h"
 #include "scheduler/admin/views.h"
 #include "scheduler/admin/wait.h"
@@ -25,60 +25,13 @@ Response not_found(std::string_view kind, const std::string& name) {
         Error{ErrorCode::kNotFound, fmt::format("no {} is named '{}'", kind, name), "NotFound", 0});
 }
 
-Response items(json::array listed) {
-    return http::json_response(json::object{{"items", std::move(listed)}});
+// A body of JSON text.
+Response json_text(std::string json) {
+    return http::text_response(std::move(json) + "\n", 200, "application/json");
 }
 
-// The item of a list whose `field` is `name`.
-const json::value* find_item(const json::array& listed, const char* field,
-                             const std::string& name) {
-    for (const json::value& item : listed)
-        if (item.get_object().at(field).get_string() == name)
-            return &item;
-    return nullptr;
-}
-
-// What the driver and the kernel are asked for, copied for a worker.
-struct BytesQuestion {
-    std::shared_ptr<const Nvml> nvml;
-    std::vector<std::string> gpus;
-    struct Host {
-        uint64_t weight_bytes = 0;
-        std::vector<int> pids;
-    };
-    std::map<std::string, Host> hosts;
-};
-
-BytesQuestion bytes_question(const NodeContext& context) {
-    BytesQuestion question;
-    question.nvml = context.nvml;
-    for (const auto& [id, environment] : context.environments) {
-        if (environment.device_kind == "cuda")
-            question.gpus.push_back(id.value);
-        else
-            question.hosts[id.value].weight_bytes = context.catalogue.bytes_on(id.value);
-    }
-    for (const auto& [name, instance] : context.state().instances)
-        if (!instance.devices.empty() && instance.process.pid != 0)
-            if (auto host = question.hosts.find(instance.devices.front().value);
-                host != question.hosts.end())
-                host->second.pids.push_back(instance.process.pid);
-    return question;
-}
-
-views::DriverBytes ask_bytes(const BytesQuestion& question) {
-    views::DriverBytes bytes;
-    if (question.nvml != nullptr)
-        for (const std::string& gpu : question.gpus)
-            if (auto memory = question.nvml->memory(gpu))
-                bytes[gpu] = memory->used_bytes;
-    for (const auto& [id, host] : question.hosts) {
-        bytes[id] = host.weight_bytes;
-        for (int pid : host.pids)
-            if (auto usage = host_usage(pid))
-                bytes[id] += usage->grant_bytes;
-    }
-    return bytes;
+Response items(std::string_view listed) {
+    return json_text(fmt::format("{{\"items\":{}}}", listed));
 }
 
 // The backends and rungs of this node, and what is not there and why.
@@ -150,7 +103,12 @@ asio::awaitable<Response> AdminApi::audited(std::shared_ptr<const http::Handler>
 }
 
 void AdminApi::get(http::Router& router, const char* path, http::Handler handler) {
-    router.add("GET", path, [this, handler = std::move(handler)](Request request) {
+    look(router, "GET", path, std::move(handler));
+}
+
+void AdminApi::look(http::Router& router, const char* method, const char* path,
+                    http::Handler handler) {
+    router.add(method, path, [this, handler = std::move(handler)](Request request) {
         if (auto refusal = refused(policies::Role::kViewer, request))
             return answered(std::move(*refusal));
         return handler(std::move(request));
@@ -176,6 +134,7 @@ http::Router AdminApi::routes() {
     add_weight_routes(router);
     add_event_routes(router);
     add_policy_routes(router);
+    add_instance_routes(router);
     return router;
 }
 
@@ -210,32 +169,29 @@ void AdminApi::add_node_routes(http::Router& router) {
 
 void AdminApi::add_list_routes(http::Router& router) {
     get(router, "/v1/weights", [this](Request) -> asio::awaitable<Response> {
-        co_return items(views::weights(parts_.context));
+        std::string listed = co_await long_lists::weights(&parts_.context);
+        co_return items(listed);
     });
     get(router, "/v1/weights/{id}", [this](Request request) -> asio::awaitable<Response> {
-        json::array listed = views::weights(parts_.context);
-        const json::value* item = find_item(listed, "id", request.params["id"]);
-        co_return item != nullptr ? http::json_response(*item)
-                                  : not_found("weight set", request.params["id"]);
+        const std::string& id = request.params["id"];
+        for (const views::WeightsLine& line : views::weights_lines(parts_.context.state()))
+            if (views::id_of(line) == id)
+                if (auto shown = views::weights_line(parts_.context, line))
+                    co_return http::json_response(*shown);
+        co_return not_found("weight set", id);
     });
     get(router, "/v1/instances", [this](Request) -> asio::awaitable<Response> {
-        co_return items(views::instances(parts_.context.state()));
-    });
-    get(router, "/v1/instances/{name}", [this](Request request) -> asio::awaitable<Response> {
-        const auto& instances = parts_.context.state().instances;
-        auto found = instances.find(node::InstanceName(request.params["name"]));
-        if (found == instances.end())
-            co_return not_found("instance", request.params["name"]);
-        json::object shown = views::instance(found->second, std::chrono::steady_clock::now());
-        shown["log"] = parts_.context.paths.engine_log(found->first);
-        co_return http::json_response(shown);
+        std::string listed = co_await long_lists::instances(&parts_.context);
+        co_return items(listed);
     });
 }
 
 asio::awaitable<Response> AdminApi::node(Request) {
     NodeContext& context = parts_.context;
-    auto ask = [question = bytes_question(context)] { return ask_bytes(question); };
-    views::DriverBytes driver = co_await run_on(context.io, parts_.actor.workers(), ask);
+    views::DriverBytes driver = co_await driver_figures_.now();
+    std::string devices = co_await long_lists::devices(&context, driver);
+    std::string instances = co_await long_lists::instances(&context);
+    std::string weights = co_await long_lists::weights(&context);
     json::object keeper{{"kind", parts_.actor.keeper().is_systemd() ? "systemd" : "process"},
                         {"pid", parts_.actor.keeper().pid()},
                         {"entries", context.catalogue.size() + context.gates.all().size()},
@@ -251,24 +207,28 @@ asio::awaitable<Response> AdminApi::node(Request) {
                        {"keeper", std::move(keeper)},
                        {"database", views::database(parts_.store, *context.loop)},
                        {"sessions", parts_.actor.engines().sessions()},
-                       {"devices", views::devices(context, driver)},
-                       {"instances", views::instances(context.state())},
-                       {"weights", views::weights(context)},
                        {"tiers", views::tiers(context)},
                        {"rssBytes", views::resident_bytes()}};
-    co_return http::json_response(shown);
+    std::string text = json::serialize(shown);
+    text.pop_back(); // the lists go in as text before the end
+    text +=
+        fmt::format(R"(,"devices":{},"instances":{},"weights":{}}})", devices, instances, weights);
+    co_return json_text(std::move(text));
 }
 
 asio::awaitable<Response> AdminApi::devices(Request request) {
     NodeContext& context = parts_.context;
-    auto ask = [question = bytes_question(context)] { return ask_bytes(question); };
-    views::DriverBytes driver = co_await run_on(context.io, parts_.actor.workers(), ask);
-    json::array listed = views::devices(context, driver);
-    if (!request.params.contains("id"))
-        co_return items(std::move(listed));
-    const json::value* item = find_item(listed, "id", request.params["id"]);
-    co_return item != nullptr ? http::json_response(*item)
-                              : not_found("device", request.params["id"]);
+    views::DriverBytes driver = co_await driver_figures_.now();
+    if (!request.params.contains("id")) {
+        std::string listed = co_await long_lists::devices(&context, driver);
+        co_return items(listed);
+    }
+    const auto& known = context.state().devices;
+    const auto found = known.find(node::DeviceId(request.params["id"]));
+    if (found == known.end() || !context.environments.contains(found->first))
+        co_return not_found("device", request.params["id"]);
+    json::object shown = views::device(context, found->second, driver);
+    co_return http::json_response(shown);
 }
 
 asio::awaitable<Response> AdminApi::doctor(Request) {

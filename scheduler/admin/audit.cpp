@@ -52,8 +52,10 @@ std::string body_words(const http::Request& request) {
         return {};
     const std::string* type = request.headers.find("Content-Type");
     bool is_short = request.body.size() <= kBodyShownMax;
-    bool is_yaml = type != nullptr && type->find("yaml") != std::string::npos;
-    if (is_short && !is_yaml)
+    // Documents hold environments, and these may hold what only their reader should see.
+    bool is_document =
+        request.method == "PUT" || (type != nullptr && type->find("yaml") != std::string::npos);
+    if (is_short && !is_document)
         return fmt::format(" body=\"{}\"", shown(request.body, kBodyShownMax));
     return fmt::format(" body-bytes={} body-sha256={:.16}", request.body.size(),
                        sha256_hex(request.body));

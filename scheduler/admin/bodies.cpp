@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 namespace berth::bodies {
@@ -125,9 +127,12 @@ Result<Load> read_load(std::string_view body) {
     out.quantization = reader.string("quantization", "none");
     out.device = reader.string("device", "");
     out.request_id = reader.string("requestId", "");
-    (void)reader.boolean("dryRun", false);
+    out.dry_run = reader.boolean("dryRun", false);
     if (out.model.empty() == out.path.empty())
         reader.refuse("model", "give either model or path");
+    constexpr std::array<std::string_view, 4> kDtypes{"auto", "float32", "bfloat16", "float16"};
+    if (std::ranges::find(kDtypes, out.dtype) == kDtypes.end())
+        reader.refuse("dtype", "expected auto, float32, bfloat16 or float16");
     if (out.quantization != "none" && out.quantization != "fp8-block")
         reader.refuse("quantization", "expected none or fp8-block");
     if (out.path.find('\0') != std::string::npos)

@@ -57,6 +57,7 @@ struct Load {
     std::string quantization = "none";
     std::string device;
     std::string request_id;
+    bool dry_run = false;
 };
 Result<Load> read_load(std::string_view body);
 

@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 #include "cache/weights/fingerprint.h"
+#include "scheduler/admin/absent.h"
 #include "scheduler/admin/begin_operation.h"
 #include "scheduler/admin/bodies.h"
 #include "scheduler/admin/views.h"
@@ -26,6 +27,24 @@ namespace {
 constexpr std::chrono::seconds kWaitMax{3600};
 constexpr std::chrono::seconds kRecordMax{5}; // a disk that does not keep up is the doctor's
 
+// What a load would come to: played on a copy of the state.
+node::Operation load_rehearsal(node::NodeState copy, node::LoadRequested event) {
+    event.operation = node::OperationId("rehearsal");
+    node::Operation operation;
+    operation.kind = node::OperationKind::kLoad;
+    operation.object = event.model.empty() ? event.path : "model/" + event.model.value;
+    operation.message = "would join the load that is under way";
+    for (const node::Action& action : node::apply(copy, event, std::chrono::steady_clock::now())) {
+        if (const auto* load = std::get_if<node::StartLoad>(&action))
+            operation.message = fmt::format(
+                "{} would be loaded onto {} from {}", load->key.path, load->key.device.value,
+                load->source.empty() ? "the checkpoint" : load->source.value);
+        else if (const auto* done = std::get_if<node::OperationDone>(&action))
+            operation = done->operation; // resident already, or impossible
+    }
+    return operation;
+}
+
 } // namespace
 
 Response AdminApi::operation_reply(const node::OperationId& id, int status) const {
@@ -35,6 +54,19 @@ Response AdminApi::operation_reply(const node::OperationId& id, int status) cons
                                           fmt::format("no operation has the id '{}'", id.value),
                                           "NotFound", 0});
     return http::json_response(views::operation(*entry), status);
+}
+
+// Answers as an operation that has ended, and is not written down.
+Response AdminApi::rehearsed(const std::string& request_id, node::Operation operation) {
+    bool known = false;
+    operation.id = parts_.context.operations.begin(request_id, known);
+    if (!known) {
+        operation.dry_run = true;
+        if (operation.state == node::OperationState::kRunning)
+            operation.state = node::OperationState::kSucceeded;
+        parts_.context.operations.update(operation);
+    }
+    return operation_reply(operation.id, 200);
 }
 
 // What cannot be written down is not begun.
@@ -54,7 +86,7 @@ asio::awaitable<void> AdminApi::recorded() {
         std::make_shared<asio::steady_timer>(io, std::chrono::steady_clock::now() + kRecordMax);
     // The store writes in order: what this turn posted is on disk when an empty batch is.
     parts_.store.post({}, Durability::kIntent,
-                      [done, &io](Status) { asio::post(io, [done] { done->cancel(); }); });
+                      [done, &io](const Status&) { asio::post(io, [done] { done->cancel(); }); });
     (void)co_await done->async_wait(asio::as_tuple(asio::use_awaitable));
 }
 
@@ -73,9 +105,7 @@ asio::awaitable<Response> AdminApi::preempt(Request request) {
     const node::NodeState& state = parts_.context.state();
     node::InstanceName name(request.params["name"]);
     if (!state.instances.contains(name))
-        co_return http::error_response(Error{ErrorCode::kNotFound,
-                                             fmt::format("no instance is named '{}'", name.value),
-                                             "NotFound", 0});
+        co_return absent(state.instances, "instance", name.value, "InstanceNotFound");
     policies::Rung first = state.policy.preemption.modes.empty()
                                ? policies::Rung::kPause
                                : state.policy.preemption.modes.front();
@@ -87,7 +117,6 @@ asio::awaitable<Response> AdminApi::preempt(Request request) {
     event.mode = body->mode;
     event.grace = body->grace;
     event.grant_bytes = body->grant_bytes;
-    event.grant_bytes = body->grant_bytes;
     event.reason = body->reason;
     event.dry_run = body->dry_run;
     co_return co_await begin(body->request_id, std::move(event));
@@ -95,10 +124,9 @@ asio::awaitable<Response> AdminApi::preempt(Request request) {
 
 asio::awaitable<Response> AdminApi::resume(Request request) {
     node::InstanceName name(request.params["name"]);
-    if (!parts_.context.state().instances.contains(name))
-        co_return http::error_response(Error{ErrorCode::kNotFound,
-                                             fmt::format("no instance is named '{}'", name.value),
-                                             "NotFound", 0});
+    const auto& instances = parts_.context.state().instances;
+    if (!instances.contains(name))
+        co_return absent(instances, "instance", name.value, "InstanceNotFound");
     auto body = bodies::read_common(request.body);
     if (!body)
         co_return http::error_response(body.error());
@@ -215,6 +243,8 @@ asio::awaitable<Response> AdminApi::load(Request request) {
                   fmt::format("no Model is named '{}': name one of the policy's, or give a path",
                               event.model.value),
                   "UnknownModel", 0});
+    if (body->dry_run)
+        co_return rehearsed(body->request_id, load_rehearsal(parts_.context.state(), event));
     co_await look_for_changes(event);
     co_return co_await begin(body->request_id, std::move(event));
 }
@@ -230,6 +260,14 @@ asio::awaitable<Response> AdminApi::pin(Request request, bool pinned) {
         co_return http::error_response(Error{
             ErrorCode::kNotFound, fmt::format("no weight set '{}' is resident", event.set.value),
             "NotResident", 0});
+    if (body->dry_run) {
+        node::Operation operation;
+        operation.kind = pinned ? node::OperationKind::kPin : node::OperationKind::kUnpin;
+        operation.object = "weights/" + event.set.value;
+        operation.message =
+            pinned ? "would be kept, whoever needs room" : "would go when somebody needs room";
+        co_return rehearsed(body->request_id, std::move(operation));
+    }
     co_return co_await begin(body->request_id, std::move(event));
 }
 

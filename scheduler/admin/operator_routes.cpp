@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What operators ask beside preempt and resume: hold, release, drain; cordon and drain of a device.
-#include "policies/yaml.h"
+#include "scheduler/admin/absent.h"
 #include "scheduler/admin/begin_operation.h"
 #include "scheduler/admin/bodies.h"
-
-#include <fmt/format.h>
-
-#include <vector>
 
 namespace berth {
 
@@ -14,25 +10,6 @@ namespace asio = boost::asio;
 using http::Request;
 using http::Response;
 using policies::Role;
-
-namespace {
-
-// Names the nearest one that is there.
-template <typename Map>
-Response absent(const Map& all, std::string_view kind, const std::string& name,
-                std::string_view reason) {
-    std::vector<std::string> known;
-    for (const auto& [id, one] : all)
-        known.push_back(id.value);
-    const std::string near = policies::nearest_name(name, known);
-    return http::error_response(
-        Error{ErrorCode::kNotFound,
-              fmt::format("no {} is named '{}'{}", kind, name,
-                          near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
-              std::string(reason), 0});
-}
-
-} // namespace
 
 void AdminApi::add_operator_routes(http::Router& router) {
     change(router, Role::kOperator, "POST", "/v1/instances/{name}:hold",
@@ -47,8 +24,7 @@ void AdminApi::add_operator_routes(http::Router& router) {
            [this](Request request) { return cordon(std::move(request), false); });
     change(router, Role::kOperator, "POST", "/v1/devices/{id}:drain",
            [this](Request request) { return drain_device(std::move(request)); });
-    change(router, Role::kViewer, "POST", "/v1/plan",
-           [this](Request request) { return plan(std::move(request)); });
+    look(router, "POST", "/v1/plan", [this](Request request) { return plan(std::move(request)); });
 }
 
 template <typename Event, typename Body>

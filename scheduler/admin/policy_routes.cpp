@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "policies/difference.h"
 #include "policies/yaml.h"
+#include "scheduler/admin/policy_turn.h"
 #include "scheduler/admin/wait.h"
 
 #include <boost/asio/post.hpp>
@@ -23,17 +24,7 @@ using http::Response;
 
 namespace {
 
-constexpr size_t kTagsMax = 16; // of one If-Match
 constexpr std::chrono::seconds kStoreMax{5};
-
-std::string query_of(const Request& request, const std::string& name, std::string fallback) {
-    auto found = request.query.find(name);
-    return found == request.query.end() ? std::move(fallback) : found->second;
-}
-
-bool is_dry(const Request& request) {
-    return query_of(request, "dryRun", "false") != "false";
-}
 
 Result<std::vector<policies::SourceText>> texts_of(const Request& request) {
     const std::string* type = request.headers.find("Content-Type");
@@ -61,22 +52,6 @@ Result<std::vector<policies::SourceText>> texts_of(const Request& request) {
         texts.push_back(std::move(text));
     }
     return texts;
-}
-
-// "*", or one of the tags in the list.
-bool is_matched(std::string_view wanted, const std::string& tag) {
-    for (size_t count = 0; !wanted.empty() && count < kTagsMax; ++count) {
-        const size_t comma = std::min(wanted.find(','), wanted.size());
-        std::string_view one = wanted.substr(0, comma);
-        wanted.remove_prefix(std::min(comma + 1, wanted.size()));
-        while (!one.empty() && one.front() == ' ')
-            one.remove_prefix(1);
-        while (!one.empty() && one.back() == ' ')
-            one.remove_suffix(1);
-        if (one == "*" || one == tag)
-            return true;
-    }
-    return false;
 }
 
 json::array names_of(const policies::Documents& documents) {
@@ -137,21 +112,6 @@ Response yaml_response(std::string text, const std::string& tag) {
 
 } // namespace
 
-// One change of the documents at a time, from its preparation until it is stored and holds.
-class AdminApi::PolicyTurn {
-  public:
-    explicit PolicyTurn(AdminApi& api) : api_(api) { api_.policy_busy_ = true; }
-    PolicyTurn(const PolicyTurn&) = delete;
-    PolicyTurn& operator=(const PolicyTurn&) = delete;
-    ~PolicyTurn() {
-        api_.policy_busy_ = false;
-        api_.policy_free_.notify();
-    }
-
-  private:
-    AdminApi& api_;
-};
-
 void AdminApi::add_policy_routes(http::Router& router) {
     get(router, "/v1/policy", [this](Request request) -> asio::awaitable<Response> {
         const std::string& tag = parts_.policies.tag();
@@ -167,10 +127,10 @@ void AdminApi::add_policy_routes(http::Router& router) {
            [this](Request request) { return put_policy(std::move(request)); });
     change(router, policies::Role::kAdmin, "DELETE", "/v1/policy",
            [this](Request request) { return put_policy(std::move(request)); });
-    change(router, policies::Role::kViewer, "POST", "/v1/policy:validate",
-           [this](Request request) { return validate_policy(std::move(request)); });
-    change(router, policies::Role::kViewer, "POST", "/v1/policy:diff",
-           [this](Request request) { return diff_policy(std::move(request)); });
+    look(router, "POST", "/v1/policy:validate",
+         [this](Request request) { return validate_policy(std::move(request)); });
+    look(router, "POST", "/v1/policy:diff",
+         [this](Request request) { return diff_policy(std::move(request)); });
 }
 
 asio::awaitable<Response> AdminApi::validate_policy(Request request) {
@@ -211,21 +171,36 @@ asio::awaitable<Response> AdminApi::diff_policy(Request request) {
     co_return co_await run_on(parts_.context.io, parts_.actor.workers(), work);
 }
 
+// Holds from now on, once it is on disk. The caller has the turn.
+asio::awaitable<Status> AdminApi::commit_documents(PolicyBook::Change change, std::string words) {
+    if (Status can = recordable(); !can)
+        co_return can;
+    Status held = co_await stored(change.writes);
+    if (held)
+        held = parts_.policies.commit(change);
+    if (!held) { // the store writes in order: whatever became of the first, this follows it
+        parts_.store.post(change.undo, Durability::kIntent, {});
+        co_return held;
+    }
+    parts_.context.post(node::DocumentsApplied{parts_.policies.documents()});
+    parts_.context.note(false, "node/" + parts_.context.node_name, "PolicyApplied",
+                        std::move(words));
+    co_return Status();
+}
+
 // PUT lays documents over those that hold; DELETE takes away all that was laid so.
 asio::awaitable<Response> AdminApi::put_policy(Request request) {
     request.peer.reset(); // it is not for another thread
+    const Result<std::string> id = request_id_of(request);
+    if (!id)
+        co_return http::error_response(id.error());
     while (policy_busy_)
         co_await wait_on(policy_free_.waiter(std::chrono::steady_clock::time_point::max()));
     const PolicyTurn turn(*this);
-    if (const std::string* wanted = request.headers.find("If-Match");
-        wanted != nullptr && !is_matched(*wanted, parts_.policies.tag()))
-        co_return http::error_response(
-            Error{ErrorCode::kFailedPrecondition,
-                  fmt::format("the policy is no longer {}: somebody has changed it, and now it is "
-                              "{}; look at the difference, then apply again",
-                              *wanted, parts_.policies.tag()),
-                  "ETagMismatch", 0},
-            412);
+    if (done_requests_.knows(request, *id))
+        co_return yaml_response(parts_.policies.effective(), parts_.policies.tag());
+    if (Status as_meant = preconditions(request, "the policy", parts_.policies.tag()); !as_meant)
+        co_return change_refused(as_meant.error());
     // Reading and printing a thousand documents takes longer than a decision may wait.
     auto prepare = [book = parts_.policies, request] { return prepared(book, request); };
     Result<PolicyBook::Change> change =
@@ -234,19 +209,11 @@ asio::awaitable<Response> AdminApi::put_policy(Request request) {
         co_return http::error_response(change.error());
     if (is_dry(request))
         co_return yaml_response(change->after->effective, "");
-    if (Status can = recordable(); !can)
-        co_return http::error_response(can.error());
-    Status held = co_await stored(change->writes);
-    if (held)
-        held = parts_.policies.commit(*change);
-    if (!held) { // the store writes in order: whatever became of the first, this follows it
-        parts_.store.post(change->undo, Durability::kIntent, {});
+    std::string words = request.method == "DELETE" ? "back to the documents of the files"
+                                                   : "documents applied from " + files_of(*change);
+    if (Status held = co_await commit_documents(*change, std::move(words)); !held)
         co_return http::error_response(held.error());
-    }
-    parts_.context.post(node::DocumentsApplied{parts_.policies.documents()});
-    parts_.context.note(false, "node/" + parts_.context.node_name, "PolicyApplied",
-                        request.method == "DELETE" ? "back to the documents of the files"
-                                                   : "documents applied from " + files_of(*change));
+    done_requests_.keep(request, *id);
     co_return yaml_response(parts_.policies.effective(), parts_.policies.tag());
 }
 

@@ -231,32 +231,39 @@ json::array tiers(const NodeContext& context) {
     return listed;
 }
 
-json::array devices(const NodeContext& context, const DriverBytes& driver) {
-    json::array listed;
-    for (const node::DeviceId& id : context.device_order)
-        if (auto found = context.state().devices.find(id); found != context.state().devices.end())
-            listed.push_back(device(context, found->second, driver));
-    return listed;
-}
-
-json::array weights(const NodeContext& context) {
-    json::array listed;
-    const node::NodeState& state = context.state();
+std::vector<WeightsLine> weights_lines(const node::NodeState& state) {
+    std::vector<WeightsLine> lines;
     for (const auto& [key, set] : state.weights)
         if (!node::is_tier(set.device))
-            listed.push_back(resident_json(context, set));
+            lines.push_back({key, {}});
     // Copies show with the set that they are of, or as themselves when no device has it, or when
     // they could not be removed.
     for (const auto& [key, set] : state.weights) {
         const std::vector<node::DeviceId> places = node::places_of(state, set.id);
         const bool is_top = !places.empty() && places.front() == set.device;
         if (node::is_tier(set.device) && (is_top || !set.drop_error.empty()))
-            listed.push_back(resident_json(context, set));
+            lines.push_back({key, {}});
     }
     for (const auto& [id, load] : state.loads)
         if (!load.sealed && load.copy_to.empty() && load.state != node::Load::State::kEnding)
-            listed.push_back(load_json(load));
-    return listed;
+            lines.push_back({std::nullopt, id});
+    return lines;
+}
+
+std::string id_of(const WeightsLine& line) {
+    return line.set ? line.set->second.value
+                    : fmt::format("load-{}", static_cast<uint64_t>(line.load));
+}
+
+std::optional<json::object> weights_line(const NodeContext& context, const WeightsLine& line) {
+    const node::NodeState& state = context.state();
+    if (line.set) {
+        const auto found = state.weights.find(*line.set);
+        return found == state.weights.end() ? std::optional<json::object>()
+                                            : resident_json(context, found->second);
+    }
+    const auto found = state.loads.find(line.load);
+    return found == state.loads.end() ? std::optional<json::object>() : load_json(found->second);
 }
 
 json::object instance(const node::Instance& instance, node::TimePoint now) {
@@ -294,14 +301,6 @@ json::object instance(const node::Instance& instance, node::TimePoint now) {
             {"counters", counters_json(instance.counters)},
             {"operation", instance.operation ? instance.operation->value : ""},
             {"sinceMs", since.count()}};
-}
-
-json::array instances(const node::NodeState& state) {
-    json::array listed;
-    auto now = std::chrono::steady_clock::now();
-    for (const auto& [name, one] : state.instances)
-        listed.push_back(instance(one, now));
-    return listed;
 }
 
 json::object operation(const OperationEntry& entry) {

@@ -5,7 +5,10 @@
 #include "scheduler/act/node_context.h"
 
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 // The node's state as the JSON of the REST interface: camelCase fields, bytes and milliseconds as
 // numbers, moments as RFC 3339 text. Reads only; on the decision thread.
@@ -21,11 +24,17 @@ json::object device(const NodeContext& context, const node::Device& device,
 // The store's state: what it holds, and in trouble why and since when.
 json::object database(const Store& store, const DecisionLoop& loop);
 json::array tiers(const NodeContext& context); // below the devices
-json::array devices(const NodeContext& context, const DriverBytes& driver);
 
-json::array weights(const NodeContext& context);
+// A line of the list of weights: a set, or a load on its way.
+struct WeightsLine {
+    std::optional<std::pair<node::DeviceId, node::WeightSetId>> set;
+    node::LoadId load{};
+};
+std::vector<WeightsLine> weights_lines(const node::NodeState& state);
+std::string id_of(const WeightsLine& line);
+// Nothing: it is gone.
+std::optional<json::object> weights_line(const NodeContext& context, const WeightsLine& line);
 json::object instance(const node::Instance& instance, node::TimePoint now);
-json::array instances(const node::NodeState& state);
 json::object operation(const OperationEntry& entry);
 json::object event(const EventRecord& record);
 

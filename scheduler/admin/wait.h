@@ -18,15 +18,18 @@ inline boost::asio::awaitable<void> wait_on(Signal::Waiter waiter) {
     (void)co_await waiter->async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
 }
 
-// Runs `work` on a worker and waits for its result. `work` is copied into the coroutine.
 template <typename Work>
-boost::asio::awaitable<decltype(std::declval<Work>()())> run_on(boost::asio::io_context& context,
-                                                                WorkerPool& workers, Work work) {
-    using Value = decltype(work());
+using ResultOf = decltype(std::declval<Work>()());
+
+// For run_on().
+template <typename Work>
+boost::asio::awaitable<ResultOf<Work>> running_on(boost::asio::io_context* context,
+                                                  WorkerPool* workers, Work work) {
+    using Value = ResultOf<Work>;
     auto result = std::make_shared<std::optional<Value>>();
     auto done = std::make_shared<boost::asio::steady_timer>(
-        context, std::chrono::steady_clock::time_point::max());
-    workers.run(std::move(work), [result, done](Value value) {
+        *context, std::chrono::steady_clock::time_point::max());
+    workers->run(std::move(work), [result, done](Value value) {
         result->emplace(std::move(value));
         done->cancel();
     });
@@ -34,6 +37,14 @@ boost::asio::awaitable<decltype(std::declval<Work>()())> run_on(boost::asio::io_
     if (!*result)
         throw boost::system::system_error(boost::asio::error::operation_aborted);
     co_return std::move(**result);
+}
+
+// Runs `work` on a worker and waits for its result. `work` is copied into the coroutine; the other
+// two outlive it.
+template <typename Work>
+boost::asio::awaitable<ResultOf<Work>> run_on(boost::asio::io_context& context, WorkerPool& workers,
+                                              Work work) {
+    return running_on(&context, &workers, std::move(work));
 }
 
 } // namespace berth

@@ -67,6 +67,7 @@ constexpr const char* kExamples =
     "  berth plan weights /models/qwen3-8b --tp 2    what each rank would get\n"
     "  berth diff policy.yaml                        what applying it would change\n"
     "  berth apply -f policy.yaml                    change the policy of a running node\n"
+    "  berth delete instance nightly --wait          end what was applied, and forget it\n"
     "  berth plan --class online --memory 8Gi        what would give way\n"
     "  berth explain nightly                         why it waits, or why it is where it is\n"
     "  berth drain device/host-0 --wait              empty a device before its maintenance\n"
@@ -119,10 +120,10 @@ void add_changes(CLI::App& app, const WordsPtr& words) {
     Words* w = words.get();
     auto common = [w](CLI::App* command, const char* what) {
         command->add_option("name", w->change.name, what)->required();
-        command->add_option("--reason", w->change.reason, "Why, for the records");
         command->add_option("--request-id", w->change.request_id,
                             "A repetition with the same id does nothing again");
         command->add_flag("--wait", w->change.wait, "Until it is done, then show its phases");
+        command->add_flag("--dry-run", w->change.dry_run, "Say what would be done");
     };
     CLI::App* stop = add_command(app, "preempt", "Make an instance give way", words,
                                  [w](const Session& s) { return preempt(s, w->change); });
@@ -132,21 +133,27 @@ void add_changes(CLI::App& app, const WordsPtr& words) {
         ->check(CLI::IsMember({"Pause", "Shrink", "Offload", "Evict"}));
     stop->add_option("--grace-period", w->change.grace, "How long it may finish: 200ms, 5s")
         ->check(check_duration);
-    stop->add_option("--grant", w->change.grant, "Shrink: down to this; its request if none")
+    stop->add_option("--grant", w->change.grant,
+                     "Shrink: down to this (512Mi), no less than its request; its request if none")
         ->check(check_bytes);
-    stop->add_flag("--dry-run", w->change.dry_run, "Say what would be done");
+    stop->add_option("--reason", w->change.reason, "Why, for the records");
     CLI::App* again = add_command(app, "resume", "Let a preempted instance go on", words,
                                   [w](const Session& s) { return resume(s, w->change); });
     common(again, "The instance");
-    again->add_flag("--dry-run", w->change.dry_run, "Say what would be done");
+    again->add_option("--reason", w->change.reason, "Why, for the records");
     add_services(app, words);
     CLI::App* in = add_command(app, "load", "Load a model's weights, once for all", words,
                                [w](const Session& s) { return load(s, w->change); });
     common(in, "A Model of the policy, or a checkpoint's folder (with a '/')");
-    in->add_option("--device", w->change.device, "The device; the node's first if none");
-    in->add_option("--dtype", w->change.dtype, "auto, bfloat16, float32, ...");
+    in->add_option("--device", w->change.device,
+                   "The device; if none where it is resident, else where most is free");
+    in->add_option(
+          "--dtype", w->change.dtype,
+          "Of a folder: auto (as stored), bfloat16, float32 or float16; a Model says its own")
+        ->check(CLI::IsMember({"auto", "bfloat16", "float32", "float16"}));
     in->add_option("--quantization", w->change.quantization,
-                   "none, or fp8-block: FP8 by blocks of 128 x 128 on the way in");
+                   "Of a folder: none, or fp8-block: FP8 by blocks of 128 x 128 on the way in")
+        ->check(CLI::IsMember({"none", "fp8-block"}));
     for (const char* verb : {"pin", "unpin", "evict"}) {
         CLI::App* change = add_command(
             app, verb,
@@ -289,6 +296,19 @@ void add_bench(CLI::App& app, const WordsPtr& words) {
                 command->add_option("--image-dir", w->bench.image_dir,
                                     "Where the image is written for the time of the bench; "
                                     "default: beside the checkpoint");
+            } else if (option == "daemon") {
+                command->add_option("--seconds", w->bench.seconds, "Of each stretch of reads")
+                    ->check(CLI::Range(0.1, 600.0))
+                    ->capture_default_str();
+                command->add_option("--devices", w->bench.devices, "Of the node under decision")
+                    ->check(CLI::Range(1, 64))
+                    ->capture_default_str();
+                command->add_option("--instances", w->bench.instances, "Likewise")
+                    ->check(CLI::Range(1, 3000))
+                    ->capture_default_str();
+                command->add_option("--events", w->bench.events, "That happen there")
+                    ->check(CLI::Range(1, 1'000'000))
+                    ->capture_default_str();
             } else if (option == "config") {
                 command->add_option("--config", w->bench.config, "The file to start berthd with")
                     ->required();
@@ -306,7 +326,7 @@ Invocation read_arguments(int argc, char** argv) {
     CLI::App app("Berth shares model weights between the engines of one node, and lets batch give\n"
                  "way to online work. This program looks at a node and changes it.",
                  "berth");
-    app.footer(kExamples);
+    app.footer("Also -o table|json|yaml, --admin and others, before or after it: see berth --help");
     app.require_subcommand(1);
     app.set_version_flag("--version", std::string("berth ") + BERTH_VERSION);
     app.add_option(
@@ -330,6 +350,7 @@ Invocation read_arguments(int argc, char** argv) {
     add_plan(app, words);
     add_simulate(app, words->format, words->run);
     add_bench(app, words);
+    app.footer(kExamples); // of the program alone: the commands have taken theirs
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

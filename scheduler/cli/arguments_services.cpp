@@ -3,6 +3,27 @@
 
 namespace berth::cli {
 
+namespace {
+
+void add_delete(CLI::App& app, const WordsPtr& words) {
+    Words* w = words.get();
+    CLI::App* away = add_command(
+        app, "delete", "End an instance and forget it; one that a policy file defines is refused",
+        words, [w](const Session& s) { return delete_instance(s, w->change); });
+    away->add_option("kind", w->kind, "instance")
+        ->required()
+        ->check(CLI::IsMember({"instance", "instances"}));
+    away->add_option("name", w->change.name, "Its name")->required();
+    away->add_option("--if-match", w->change.if_match,
+                     "Only if its document still has this tag (etag of berth get instance NAME)");
+    away->add_option("--request-id", w->change.request_id,
+                     "A repetition with the same id does nothing again");
+    away->add_flag("--wait", w->change.wait, "Until it is gone");
+    away->add_flag("--dry-run", w->change.dry_run, "Say what would be done");
+}
+
+} // namespace
+
 // Hold, drain, cordon: what takes out of service and back.
 void add_services(CLI::App& app, const WordsPtr& words) {
     Words* w = words.get();
@@ -47,6 +68,7 @@ void add_services(CLI::App& app, const WordsPtr& words) {
         cordon->add_option("device", w->change.name, "The device")->required();
         common(cordon);
     }
+    add_delete(app, words);
 }
 
 } // namespace berth::cli

@@ -52,6 +52,7 @@ struct ChangeOptions {
     std::string timeout; // of a drain
     std::string dtype;
     std::string quantization;
+    std::string if_match; // delete: the tag of its document
     bool wait = false;
     bool dry_run = false;
     bool drop = false; // evict
@@ -65,6 +66,8 @@ Status change_hold(const Session& session, const std::string& verb, const Change
 Status drain(const Session& session, const ChangeOptions& options);
 // `verb` is cordon or uncordon.
 Status change_cordon(const Session& session, const std::string& verb, const ChangeOptions& options);
+// Takes an instance's document away: it ends in order and is forgotten.
+Status delete_instance(const Session& session, const ChangeOptions& options);
 Status load(const Session& session, const ChangeOptions& options);
 // `verb` is pin, unpin or evict.
 Status change_weights(const Session& session, const std::string& verb,

@@ -73,7 +73,7 @@ json::object body_of(const ChangeOptions& options) {
     };
     add("mode", options.mode);
     add("gracePeriod", options.grace);
-    add("grant", options.grant);
+    add("grantBytes", options.grant);
     add("reason", options.reason);
     add("requestId", options.request_id);
     add("timeout", options.timeout);
@@ -149,7 +149,7 @@ Status resume(const Session& session, const ChangeOptions& options) {
 Status change_hold(const Session& session, const std::string& verb, const ChangeOptions& options) {
     return run_operation(
         session, fmt::format("/v1/instances/{}:{}", http::percent_encode(options.name), verb),
-        body_of(options), false);
+        body_of(options), options.wait);
 }
 
 Status drain(const Session& session, const ChangeOptions& options) {
@@ -172,7 +172,7 @@ Status change_cordon(const Session& session, const std::string& verb,
         options.name.starts_with(kDevice) ? options.name.substr(kDevice.size()) : options.name;
     return run_operation(session,
                          fmt::format("/v1/devices/{}:{}", http::percent_encode(device), verb),
-                         body_of(options), false);
+                         body_of(options), options.wait);
 }
 
 Status change_weights(const Session& session, const std::string& verb,

@@ -66,6 +66,8 @@ Status load(const Session& session, const ChangeOptions& options) {
         body["quantization"] = options.quantization;
     if (!options.request_id.empty())
         body["requestId"] = options.request_id;
+    if (options.dry_run)
+        body["dryRun"] = true;
     auto started = std::chrono::steady_clock::now();
     BERTH_ASSIGN(json::object operation, begin(session.client, "/v1/weights:load", body));
     if (options.wait) {
@@ -85,6 +87,10 @@ Status load(const Session& session, const ChangeOptions& options) {
     }
     std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - started;
     std::string message = text_at(operation, "message");
+    if (options.dry_run) {
+        print(fmt::format("{}: {}\n", model, message));
+        return {};
+    }
     print(fmt::format("{}: {}, in {}\n", model, message.empty() ? "resident" : message,
                       milliseconds_text(took.count())));
     return {};

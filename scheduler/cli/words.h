@@ -45,7 +45,7 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
 // "" or what is wrong.
 std::string check_duration(const std::string& text);
 std::string check_bytes(const std::string& text);
-// Hold, release, drain, cordon, uncordon.
+// Hold, release, drain, cordon, uncordon, delete.
 void add_services(CLI::App& app, const WordsPtr& words);
 
 } // namespace berth::cli

@@ -114,6 +114,8 @@ struct SendCommand { // -> CommandDone (or SessionClosed)
     policies::KvOnOffload kv = policies::KvOnOffload::kAuto;
     bool canary = true;
 };
+// The documents are others: tell the gates, and the engines that are connected, what concerns them.
+struct TellRules {};
 struct ConfirmBytes { // -> BytesConfirmed
     InstanceName instance;
     DeviceId device;
@@ -175,8 +177,8 @@ struct Decision {
 using Action = std::variant<StartLoad, StartCopy, GoLoad, RefuseLoad, KillLoad, KeepWeights,
                             DropWeights, TidyImages, LoadFinished, PublicationAnswered,
                             StartProcess, TerminateProcess, StopProcess, ContinueProcess,
-                            KillProcess, InspectProcess, SendCommand, ConfirmBytes, ArmTimer,
-                            CancelTimer, PersistInstance, ForgetInstance, PersistWeights,
+                            KillProcess, InspectProcess, SendCommand, TellRules, ConfirmBytes,
+                            ArmTimer, CancelTimer, PersistInstance, ForgetInstance, PersistWeights,
                             PersistDevice, PersistOperation, OperationDone, EmitEvent, Decision>;
 
 } // namespace berth::node

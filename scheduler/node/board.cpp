@@ -14,50 +14,28 @@ bool waits_for_room(const Instance& i) {
            (i.state == InstanceState::kEvicted && i.held_by == HeldBy::kPlanner);
 }
 
-uint64_t sole_weights_bytes(const NodeState& state, const Instance& i, const DeviceId& device) {
-    if (!i.weights)
-        return 0;
-    const WeightSet* set = find_set(state, *i.weights, device);
-    if (set == nullptr || set->pinned || set->dropping)
-        return 0;
-    for (const auto& [id, lease] : state.leases)
-        if (lease.set == set->id && lease.device == device && lease.instance != i.name)
-            return 0;
-    for (const auto& [name, other] : state.instances) {
-        if (other.process_alive && other.weights == set->id && other.is_on(device) &&
-            name != i.name)
-            return 0;
-        if (!waits_for_room(other)) // who waits for the set keeps it
-            continue;
-        const policies::ModelSpec* model = state.documents.find_model(other.spec.model);
-        if (model != nullptr && set->keys.contains(load_key(*model, device)))
-            return 0;
-    }
-    return set->bytes;
-}
-
-uint64_t leaving_bytes(const NodeState& state, const Instance& i, const DeviceId& device) {
-    if (!i.process_alive || i.state == InstanceState::kUnkillable)
-        return 0;
-    if (i.state == InstanceState::kPreempting && i.desired == Desired::kShrunk)
-        return i.grant_bytes > i.grant_bytes_next ? i.grant_bytes - i.grant_bytes_next : 0;
-    if (i.state == InstanceState::kPreempting && i.desired == Desired::kSuspended)
-        return i.grant_bytes;
-    if ((i.state == InstanceState::kPreempting && i.desired == Desired::kEvicted) ||
-        i.substate == "Killed")
-        return i.grant_bytes + i.overhead_bytes + sole_weights_bytes(state, i, device);
-    return 0;
-}
-
 Board::Board(NodeState& state) : state_(state) {
+    const auto& models = state.documents.models;
+    waiters_.resize(models.size());
+    for (size_t n = 0; n < models.size(); ++n) {
+        models_[models[n].name] = n;
+        by_path_[models[n].path].push_back(n);
+    }
     for (const auto& [id, device] : state.devices)
         rows_.emplace_back().device = &device;
-    for (auto& [name, i] : state.instances)
+    for (auto& [name, i] : state.instances) {
         for (const DeviceId& device : i.devices)
             if (Row* row = find(device))
                 row->instances.push_back(&i);
-    for (const policies::ModelSpec& model : state.documents.models)
-        models_[model.name] = &model;
+        if (!waits_for_room(i) && !waits(i))
+            continue;
+        const std::optional<size_t> model = model_index(i);
+        (model ? waiters_[*model] : modelless_waiters_).push_back(&i);
+    }
+    for (std::vector<Instance*>& all : waiters_)
+        std::sort(all.begin(), all.end(), [&state](const Instance* a, const Instance* b) {
+            return comes_before(state, *a, *b);
+        });
     for (Row& row : rows_)
         compute(row);
 }
@@ -86,25 +64,43 @@ void Board::compute(Row& row) {
     row.total_bytes = device.total_bytes;
     row.reserve_bytes = reserve_bytes(state_, device);
     row.overhead_bytes = process_overhead_bytes(state_, device.id);
-    row.coming_bytes = 0;
-    row.droppable_bytes = 0;
+    row.coming_bytes = row.idle_bytes = row.droppable_bytes = 0;
     row.preemptible_bytes.clear();
+    row.sets.clear();
+    row.loads.clear();
     uint64_t used = 0;
     for (auto at = state_.weights.lower_bound({device.id, WeightSetId{}});
          at != state_.weights.end() && at->first.first == device.id; ++at) {
-        used += at->second.bytes;
-        const bool comes = at->second.dropping && at->second.drop_error.empty();
-        row.coming_bytes += comes ? at->second.bytes : 0;
-        row.droppable_bytes += at->second.pinned ? 0 : at->second.bytes;
+        const WeightSet& set = at->second;
+        Resident& here = row.sets.emplace_back();
+        here.set = &set;
+        here.leased = std::ranges::any_of(row.instances, [&set](const Instance* i) {
+            return i->process_alive && i->weights == set.id;
+        });
+        for (const LoadKey& key : set.keys)
+            if (const auto found = by_path_.find(key.path); found != by_path_.end())
+                for (size_t model : found->second)
+                    if (is_load_of(state_.documents.models[model], key))
+                        here.models.push_back(model);
+    }
+    for (const auto& [id, lease] : state_.leases)
+        for (Resident& here : row.sets)
+            here.leased |= lease.set == here.set->id && lease.device == device.id;
+    for (const Resident& here : row.sets) {
+        const WeightSet& set = *here.set;
+        used += set.bytes;
+        row.coming_bytes += set.dropping && set.drop_error.empty() ? set.bytes : 0;
+        row.droppable_bytes += set.pinned ? 0 : set.bytes;
+        row.idle_bytes += set.pinned || here.leased ? 0 : set.bytes;
     }
     for (const Instance* i : row.instances) {
         used += i->grant_bytes + i->overhead_bytes;
-        row.coming_bytes += leaving_bytes(state_, *i, device.id);
+        row.coming_bytes += leaving_bytes(*i, row);
         if (!i->process_alive || !preemptible(state_, *i))
             continue;
         const int64_t rank = effective_priority(state_, *i);
-        auto at = std::find_if(row.preemptible_bytes.begin(), row.preemptible_bytes.end(),
-                               [rank](const auto& one) { return one.first == rank; });
+        auto at =
+            std::ranges::find(row.preemptible_bytes, rank, &std::pair<int64_t, uint64_t>::first);
         if (at == row.preemptible_bytes.end())
             at = row.preemptible_bytes.insert(at, {rank, 0});
         at->second += i->grant_bytes + i->overhead_bytes;
@@ -112,6 +108,7 @@ void Board::compute(Row& row) {
     for (const auto& [id, load] : state_.loads) {
         if (load.key.device != device.id)
             continue;
+        row.loads.push_back(&load);
         const uint64_t bytes = placed_bytes(load);
         used += bytes;
         row.coming_bytes += load.state == Load::State::kEnding ? bytes : 0;
@@ -120,9 +117,48 @@ void Board::compute(Row& row) {
     row.free_bytes = row.total_bytes > used ? row.total_bytes - used : 0;
 }
 
-const policies::ModelSpec* Board::model_of(const Instance& i) const {
+uint64_t Board::sole_weights_bytes(const Instance& i, const Row& row) const {
+    if (!i.weights)
+        return 0;
+    const auto here = std::ranges::find_if(
+        row.sets, [&i](const Resident& one) { return one.set->id == *i.weights; });
+    if (here == row.sets.end() || here->set->pinned || here->set->dropping)
+        return 0;
+    for (const auto& [id, lease] : state_.leases)
+        if (lease.set == *i.weights && lease.device == row.device->id && lease.instance != i.name)
+            return 0;
+    for (const Instance* other : row.instances)
+        if (other != &i && other->process_alive && other->weights == i.weights)
+            return 0;
+    for (size_t model : here->models) // who waits for the set keeps it
+        if (std::ranges::any_of(waiters_[model],
+                                [](const Instance* other) { return waits_for_room(*other); }))
+            return 0;
+    return here->set->bytes;
+}
+
+// What comes free of it there once what is under way on it is done.
+uint64_t Board::leaving_bytes(const Instance& i, const Row& row) const {
+    if (!i.process_alive || i.state == InstanceState::kUnkillable)
+        return 0;
+    if (i.state == InstanceState::kPreempting && i.desired == Desired::kShrunk)
+        return i.grant_bytes > i.grant_bytes_next ? i.grant_bytes - i.grant_bytes_next : 0;
+    if (i.state == InstanceState::kPreempting && i.desired == Desired::kSuspended)
+        return i.grant_bytes;
+    if ((i.state == InstanceState::kPreempting && i.desired == Desired::kEvicted) ||
+        i.substate == "Killed")
+        return i.grant_bytes + i.overhead_bytes + sole_weights_bytes(i, row);
+    return 0;
+}
+
+std::optional<size_t> Board::model_index(const Instance& i) const {
     const auto found = models_.find(i.spec.model);
-    return found == models_.end() ? nullptr : found->second;
+    return found == models_.end() ? std::nullopt : std::optional(found->second);
+}
+
+const policies::ModelSpec* Board::model_of(const Instance& i) const {
+    const std::optional<size_t> index = model_index(i);
+    return index ? &state_.documents.models[*index] : nullptr;
 }
 
 const Board::Weights& Board::weights(const policies::ModelSpec& model, const Row& row) {
@@ -134,16 +170,18 @@ const Board::Weights& Board::weights(const policies::ModelSpec& model, const Row
     if (known)
         return *known;
     Weights& here = known.emplace();
-    const LoadKey key = load_key(model, row.device->id);
-    here.resident = resident(state_, key) != nullptr;
+    here.resident = std::ranges::any_of(row.sets, [index](const Resident& one) {
+        return !one.set->dropping && std::ranges::find(one.models, index) != one.models.end();
+    });
     if (here.resident)
         return here;
-    for (const auto& [id, load] : state_.loads) {
-        if (!(load.key == key) || !load.copy_to.empty())
+    for (const Load* load : row.loads) {
+        if (!is_load_of(model, load->key) || !load->copy_to.empty())
             continue;
-        here.loading = here.loading || load.state == Load::State::kLoading;
+        here.loading = here.loading || load->state == Load::State::kLoading;
         here.distance = 1;
     }
+    const LoadKey key = load_key(model, row.device->id);
     if (here.distance == 0)
         here.distance = find_copy(state_, kHostTier, key) != nullptr    ? 2
                         : find_copy(state_, kImageTier, key) != nullptr ? 3
@@ -158,20 +196,12 @@ const Board::Weights& Board::weights(const policies::ModelSpec& model, const Row
 }
 
 bool Board::could_have(const Row& row, uint64_t needed, std::optional<int64_t> below) {
-    uint64_t most = row.free_bytes + row.coming_bytes + row.droppable_bytes;
+    uint64_t most =
+        row.free_bytes + row.coming_bytes + (below ? row.droppable_bytes : row.idle_bytes);
     if (below)
         for (const auto& [rank, bytes] : row.preemptible_bytes)
             most += rank <= *below ? bytes : 0;
     return needed <= most;
-}
-
-bool Board::is_leased(const Row& row, const WeightSet& set) const {
-    for (const Instance* i : row.instances)
-        if (i->process_alive && i->weights == set.id)
-            return true;
-    return std::any_of(state_.leases.begin(), state_.leases.end(), [&set](const auto& one) {
-        return one.second.set == set.id && one.second.device == set.device;
-    });
 }
 
 uint64_t Board::need_bytes(const Instance& i, const Row& row) {
@@ -191,20 +221,38 @@ bool Board::is_candidate(const Instance& i, const Row& row) {
            std::find(named.begin(), named.end(), row.device->id.value) != named.end();
 }
 
+// Nothing: it will not be there.
+std::optional<uint64_t> Board::claim_on(const Instance& i, const Row& row) {
+    const bool stays = i.state == InstanceState::kSuspended || i.state == InstanceState::kLoading;
+    if (stays && !i.devices.empty() ? !i.is_on(row.device->id)
+                                    : row.device->cordoned || !is_candidate(i, row))
+        return std::nullopt;
+    const uint64_t need =
+        i.state == InstanceState::kSuspended ? grant_bytes_min(i.spec) : need_bytes(i, row);
+    if (need > row.most_bytes()) // who can never fit here keeps nobody waiting
+        return std::nullopt;
+    return need;
+}
+
 std::vector<Board::Claim> Board::claims_of(const Instance& i) {
     std::vector<Claim> claims;
-    const bool stays = i.state == InstanceState::kSuspended || i.state == InstanceState::kLoading;
-    for (size_t n = 0; n < rows_.size(); ++n) {
-        const Row& row = rows_[n];
-        if (stays && !i.devices.empty() ? !i.is_on(row.device->id)
-                                        : row.device->cordoned || !is_candidate(i, row))
-            continue;
-        const uint64_t need =
-            i.state == InstanceState::kSuspended ? grant_bytes_min(i.spec) : need_bytes(i, row);
-        if (need <= row.most_bytes()) // who can never fit here keeps nobody waiting
-            claims.push_back({n, need});
-    }
+    for (size_t n = 0; n < rows_.size(); ++n)
+        if (const std::optional<uint64_t> bytes = claim_on(i, rows_[n]))
+            claims.push_back({n, *bytes});
     return claims;
+}
+
+uint64_t Board::spoken_for(const Row& row, const Instance& taker, bool by_lower) {
+    uint64_t bytes = 0;
+    const auto add = [&](const std::vector<Instance*>& all) {
+        for (const Instance* i : all)
+            if (i != &taker && waits(*i) && comes_before(state_, taker, *i) == by_lower)
+                bytes += claim_on(*i, row).value_or(0);
+    };
+    for (const std::vector<Instance*>& all : waiters_)
+        add(all);
+    add(modelless_waiters_);
+    return bytes;
 }
 
 void Board::placed(Instance& i) {

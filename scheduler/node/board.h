@@ -3,9 +3,9 @@
 
 #include "scheduler/node/ledger.h"
 
-#include <map>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 // The planner's view of the node during one pass: each device's figures, computed once, and brought
@@ -17,6 +17,12 @@ class Board {
   public:
     explicit Board(NodeState& state);
 
+    // A weight set on a device.
+    struct Resident {
+        const WeightSet* set = nullptr;
+        bool leased = false;        // somebody there, or a guest, has mapped it
+        std::vector<size_t> models; // it answers them, by their place in the documents
+    };
     struct Row {
         const Device* device = nullptr;
         uint64_t total_bytes = 0;
@@ -25,8 +31,11 @@ class Board {
         uint64_t free_bytes = 0;
         uint64_t coming_bytes = 0; // being freed
         std::vector<Instance*> instances;
-        // What could come free at the very most: weight sets that are not pinned, and the bytes of
-        // those who may be preempted, by their rank.
+        std::vector<Resident> sets; // by id
+        std::vector<const Load*> loads;
+        // What could come free at the very most: weight sets that nobody uses or pins, and, from
+        // those who may be preempted, their own bytes, by rank, and the sets that they leave.
+        uint64_t idle_bytes = 0;
         uint64_t droppable_bytes = 0;
         std::vector<std::pair<int64_t, uint64_t>> preemptible_bytes;
         // What those who wait will need there: before the instance that is looked at, and after it.
@@ -59,8 +68,12 @@ class Board {
     const Weights& weights(const policies::ModelSpec& model, const Row& row);
     // Whether `needed` bytes could be had at all by who may preempt those of rank `below` or less.
     static bool could_have(const Row& row, uint64_t needed, std::optional<int64_t> below);
-    // Whether anybody there, or a guest, has mapped the set.
-    bool is_leased(const Row& row, const WeightSet& set) const;
+    // Who waits for those weights, or to be resumed on them, in the order in which they are served.
+    // Some of them may have been served in this pass.
+    const std::vector<Instance*>& waiters(size_t model) const { return waiters_.at(model); }
+    // The bytes of its weight set there if nobody else holds it or waits for it, and it may be
+    // dropped once the instance has left it; else 0.
+    uint64_t sole_weights_bytes(const Instance& i, const Row& row) const;
     // What must be free there for it to be started: its weights while they are loaded, then its
     // process.
     uint64_t need_bytes(const Instance& i, const Row& row);
@@ -71,6 +84,8 @@ class Board {
         uint64_t bytes;
     };
     std::vector<Claim> claims_of(const Instance& i);
+    // What those who wait and come before the taker (or after it) will need there.
+    uint64_t spoken_for(const Row& row, const Instance& taker, bool by_lower);
     // It has been given a device: the figures there have changed.
     void placed(Instance& i);
     // Of one who waits and cannot be served now: its claim may be used by those who would give way.
@@ -81,22 +96,28 @@ class Board {
 
   private:
     void compute(Row& row);
+    uint64_t leaving_bytes(const Instance& i, const Row& row) const;
+    std::optional<size_t> model_index(const Instance& i) const;
+    std::optional<uint64_t> claim_on(const Instance& i, const Row& row);
 
     NodeState& state_;
     const Instance* lent_ = nullptr;
     uint64_t changes_ = 0;
     std::vector<Row> rows_;
-    std::map<std::string_view, const policies::ModelSpec*> models_;
+    std::unordered_map<std::string_view, size_t> models_;               // by name
+    std::unordered_map<std::string_view, std::vector<size_t>> by_path_; // models
+    std::vector<std::vector<Instance*>> waiters_;                       // by model
+    std::vector<Instance*> modelless_waiters_;
     std::vector<std::optional<Weights>> weights_; // of model m on row r: [m * rows + r]
 };
 
 // The rank of an instance: its class's value, or more while it starves and the policy boosts it.
 int64_t effective_priority(const NodeState& state, const Instance& i);
-// The bytes of its weight set if nobody else holds it and it may be dropped then, else 0.
-uint64_t sole_weights_bytes(const NodeState& state, const Instance& i, const DeviceId& device);
-// What comes free of it on each of its devices once what is under way on it is done.
-uint64_t leaving_bytes(const NodeState& state, const Instance& i, const DeviceId& device);
 // Waits for a device: Pending, Loading, or Evicted to come back.
 bool waits_for_room(const Instance& i);
+// Whether it keeps room for itself: it waits for a device, or to be resumed on its own.
+bool waits(const Instance& i);
+// Who is served first: the more important, then the one that came first, whatever happened to it.
+bool comes_before(const NodeState& state, const Instance& a, const Instance& b);
 
 } // namespace berth::node

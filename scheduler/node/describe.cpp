@@ -65,6 +65,7 @@ struct Describe {
             text += " " + std::string(policies::to_string(a.kv));
         return text;
     }
+    std::string operator()(const TellRules&) const { return "TellRules"; }
     std::string operator()(const ConfirmBytes& a) const {
         return "ConfirmBytes " + a.instance.value;
     }

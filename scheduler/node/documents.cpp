@@ -2,13 +2,19 @@
 #include "scheduler/node/step.h"
 #include "scheduler/node/tiers.h"
 
+#include <algorithm>
+
 namespace berth::node {
 
 void Step::on(const DocumentsApplied& event) {
     const bool first = !s_.ready;
+    unpin_what_is_named_no_more(event.documents);
     s_.documents = event.documents;
     const policies::MemorySpec before = s_.policy.memory;
+    const Nanoseconds idle_before = s_.policy.resume.online_idle;
     s_.policy = event.documents.effective_policy();
+    if (!first)
+        move_returns(idle_before);
     s_.windows.clear();
     for (const policies::Trigger& trigger : s_.policy.triggers)
         if (trigger.on == policies::TriggerKind::kSchedule)
@@ -55,8 +61,35 @@ void Step::on(const DocumentsApplied& event) {
             }
         }
     }
+    act(TellRules{});
     if (first)
         finish_recovery();
+}
+
+// A pin that a Model asked for ends with it; one of a Model that stays is kept.
+void Step::unpin_what_is_named_no_more(const policies::Documents& next) {
+    for (auto& [key, set] : s_.weights) {
+        const auto pins = [&set](const policies::ModelSpec& model) {
+            return model.pin && set.keys.contains(load_key(model, set.device));
+        };
+        if (!set.pinned || !std::ranges::any_of(s_.documents.models, pins) ||
+            std::ranges::any_of(next.models, pins))
+            continue;
+        set.pinned = false;
+        act(PersistWeights{set});
+    }
+}
+
+// Those who were parked and wait until online has been idle for long enough: by the new measure.
+void Step::move_returns(Nanoseconds idle_before) {
+    const Nanoseconds idle = s_.policy.resume.online_idle;
+    for (auto& [name, i] : s_.instances) {
+        if (i.state != InstanceState::kSuspended || i.held_by != HeldBy::kPlanner ||
+            i.restart_at <= now_ || i.restart_at != i.since + idle_before)
+            continue;
+        i.restart_at = std::max(now_, i.since + idle);
+        arm(i.aside_timer, Timer{Timer::Kind::kBackOff, i.name, {}}, i.restart_at);
+    }
 }
 
 void Step::apply_spec(Instance& i, const policies::InstanceSpec& spec) {
@@ -80,7 +113,7 @@ void Step::apply_spec(Instance& i, const policies::InstanceSpec& spec) {
         i.failures.clear();
         i.desired = Desired::kRunning;
         i.held_by = HeldBy::kNobody;
-        i.restart_at = now_;
+        i.restart_at = i.waiting_since = now_;
         i.process_digest.clear();
         enter(i, InstanceState::kPending, "", "", "its document has changed");
     }

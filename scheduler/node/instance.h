@@ -63,7 +63,8 @@ struct Instance {
     bool boosted = false;               // it ranks with the next higher class (starvation)
     TimePoint refused_at;               // when it was last told why it waits for memory
     TimePoint grow_after;               // no try to give it more before
-    bool burning = false;               // its reports miss the target of a trigger or its slo
+    bool cramped = false; // requests wait and none runs, twice in a row: none fits into its grant
+    bool burning = false; // its reports miss the target of a trigger or its slo
 
     std::optional<OperationId> operation; // the one under way
     std::optional<CommandId> command;     // sent, not answered

@@ -20,6 +20,7 @@ inline constexpr Nanoseconds kDropRetryTime = std::chrono::seconds(2);
 inline constexpr Nanoseconds kRoomRetryTime = std::chrono::seconds(5);
 inline constexpr Nanoseconds kRefusalTold = std::chrono::seconds(1);
 inline constexpr Nanoseconds kGrowRetryTime = std::chrono::seconds(5);
+inline constexpr Nanoseconds kResizeRetryTime = std::chrono::seconds(60); // after a rung failed
 inline constexpr Nanoseconds kBackOffFirst = std::chrono::milliseconds(500);
 inline constexpr Nanoseconds kBackOffMax = std::chrono::seconds(30);
 inline constexpr Nanoseconds kCrashWindow = std::chrono::minutes(10);

@@ -134,7 +134,7 @@ void Step::on(const LoadPlanned& event) {
 // Gives Go if there is room, waits if room is coming, refuses else.
 void Step::try_go(Load& load) {
     const uint64_t need = load.weight_bytes + load.overhead_bytes;
-    Taker who{name_of(load), load.priority, false, load.key, nullptr};
+    Taker who{name_of(load), nullptr, load.priority, false, load.key, nullptr};
     uint64_t claimed = 0; // by waiting instances that matter more than this load's own
     std::optional<Board> board;
     for (const auto& [name, i] : s_.instances) {

@@ -36,18 +36,6 @@ std::vector<Instance*> Step::by_priority() {
     return all;
 }
 
-// What those who wait and come before (or after) the taker will need there.
-uint64_t Step::spoken_for(const DeviceId& device, const Instance& taker, bool by_lower) const {
-    // The board only reads here.
-    Board board(const_cast<NodeState&>(s_)); // NOLINT(cppcoreguidelines-pro-type-const-cast)
-    for (const auto& [name, i] : s_.instances)
-        if (name != taker.name && waits(i) && comes_before(s_, taker, i) == by_lower)
-            for (const Board::Claim& claim : board.claims_of(i))
-                board.rows()[claim.row].claimed_before_bytes += claim.bytes;
-    const Board::Row* row = board.find(device);
-    return row == nullptr ? 0 : row->claimed_before_bytes;
-}
-
 // Why it must wait whatever room there is; empty: it need not.
 std::string Step::held_back(const Instance& i, std::string& words) {
     if (i.on_hold) {
@@ -64,7 +52,7 @@ std::string Step::held_back(const Instance& i, std::string& words) {
 void Step::place(Instance& i, Board& board) {
     std::string words;
     if (std::string reason = held_back(i, words); !reason.empty())
-        return wait_for_room(i, std::move(reason), std::move(words));
+        return wait_for_room(i, reason, words);
     const policies::ModelSpec* model = board.model_of(i);
     Decision decision;
     decision.kind = "Place";
@@ -91,7 +79,7 @@ void Step::place(Instance& i, Board& board) {
     }
     if (std::string over = quota_words(i, fits.front()); !over.empty()) {
         note_fits(i, fits, decision);
-        return wait_for_room(i, "QuotaExceeded", std::move(over), &decision);
+        return wait_for_room(i, "QuotaExceeded", over, &decision);
     }
     const bool all_fit =
         std::all_of(fits.begin(), fits.begin() + static_cast<long>(count),
@@ -199,72 +187,78 @@ std::string Step::rejections(const Decision& decision) {
     return text;
 }
 
-// No device has room as it is: the cheapest ones are cleared, or it waits.
-void Step::find_room(Instance& i, Board& board, const std::vector<Fit>& fits, Decision& decision) {
-    const policies::ModelSpec* model = board.model_of(i);
+// What it would take to make room for it on each of its devices.
+Step::Search Step::search_room(Instance& i, Board& board, const std::vector<Fit>& fits,
+                               bool was_told) {
     const policies::PriorityClass* of_class = s_.policy.find_class(i.spec.class_name);
-    const size_t count = i.spec.device_count;
-    const bool preempts = of_class != nullptr && of_class->preempts_lower;
+    const policies::ModelSpec* model = board.model_of(i);
+    Search found;
+    found.who = Taker{object_of(i),     &i,          effective_priority(s_, i), false, {},
+                      &i.last_decision, is_urgent(i)};
+    found.who.preempts_lower = of_class != nullptr && of_class->preempts_lower;
     const std::optional<int64_t> below =
-        preempts
-            ? std::optional(effective_priority(s_, i) - s_.policy.preemption.min_priority_delta)
+        found.who.preempts_lower
+            ? std::optional(found.who.priority - s_.policy.preemption.min_priority_delta)
             : std::nullopt;
-    const auto hopeless = [&](const Fit& fit) {
-        return !Board::could_have(*fit.row, fit.need_bytes + claimed_bytes(i, *fit.row), below);
-    };
-    // Many wait for long: their figures are told anew once a second, not with each event.
-    const bool was_told =
-        i.reason == "InsufficientMemory" && !i.operation && now_ - i.refused_at < kRefusalTold;
-    if (was_told && std::ranges::count_if(fits, hopeless) + static_cast<long>(count) >
-                        static_cast<long>(fits.size()))
-        return preempts ? board.lend(i) : void();
-    note_fits(i, fits, decision);
-    std::vector<RoomPlan> plans;
-    std::string failed_reason = "InsufficientMemory", failed_words;
-    size_t ready = 0;
     for (const Fit& fit : fits) {
+        const uint64_t needed = fit.need_bytes + claimed_bytes(i, *fit.row);
         if (fit.need_bytes <= fit.available_bytes) {
-            ++ready;
+            ++found.ready;
             continue;
         }
-        const DeviceId& device = fit.row->device->id;
-        Taker who{object_of(i),     effective_priority(s_, i),
-                  preempts,         model != nullptr ? load_key(*model, device) : LoadKey{},
-                  &i.last_decision, is_urgent(i)};
-        RoomPlan plan;
-        if (!failed_words.empty() && hopeless(fit))
+        if (!Board::could_have(*fit.row, needed, below) && (found.failed || was_told))
             continue;
+        if (model != nullptr)
+            found.who.keep = load_key(*model, fit.row->device->id);
+        RoomPlan plan;
         if (fit.need_bytes > fit.row->most_bytes())
             plan.why = "the device can never hold that";
         else
-            plan = plan_room(board, *fit.row, fit.need_bytes + claimed_bytes(i, *fit.row), who);
+            plan = plan_room(board, *fit.row, needed, found.who);
         if (plan.enough) {
-            plans.push_back(std::move(plan));
-            continue;
-        }
-        if (failed_words.empty()) {
-            if (!plan.reason.empty())
-                failed_reason = plan.reason;
-            failed_words = "needs " + format_bytes(fit.need_bytes) + " on " + device.value + ", " +
-                           room_words(s_, device, fit.available_bytes) +
-                           (plan.why.empty() ? "" : "; " + plan.why);
-            note_plan(plan, who);
+            found.plans.push_back(std::move(plan));
+        } else if (!found.failed) {
+            found.failed = std::move(plan);
+            found.failed_on = &fit;
         }
     }
+    return found;
+}
+
+// No device has room as it is: the cheapest ones are cleared, or it waits.
+void Step::find_room(Instance& i, Board& board, const std::vector<Fit>& fits, Decision& decision) {
+    // Many wait for long: their figures are told anew once a second, not with each event.
+    const bool was_told =
+        i.reason == "InsufficientMemory" && !i.operation && now_ - i.refused_at < kRefusalTold;
+    Search found = search_room(i, board, fits, was_told);
+    const size_t count = i.spec.device_count;
+    std::vector<RoomPlan>& plans = found.plans;
+    if (found.ready + plans.size() < count) {
+        if (found.who.preempts_lower)
+            board.lend(i); // meanwhile others may use what there is
+        if (was_told &&
+            (!found.failed || found.failed->reason.empty() || found.failed->reason == i.reason))
+            return;
+        const DeviceId& device = found.failed_on->row->device->id;
+        std::string words;
+        if (count > 1)
+            words = "it needs " + std::to_string(count) + " devices at once, room is on " +
+                    std::to_string(found.ready + plans.size()) + "; ";
+        words += "needs " + format_bytes(found.failed_on->need_bytes) + " on " + device.value +
+                 ", " + room_words(s_, device, found.failed_on->available_bytes) +
+                 (found.failed->why.empty() ? "" : "; " + found.failed->why);
+        note_fits(i, fits, decision);
+        note_plan(*found.failed, found.who);
+        i.refused_at = now_;
+        return wait_for_room(
+            i, found.failed->reason.empty() ? "InsufficientMemory" : found.failed->reason, words,
+            &decision);
+    }
+    note_fits(i, fits, decision);
     std::sort(plans.begin(), plans.end(), [](const RoomPlan& a, const RoomPlan& b) {
         return a.cost() != b.cost() ? a.cost() < b.cost() : a.device < b.device;
     });
-    if (ready + plans.size() < count) {
-        if (count > 1)
-            failed_words = "it needs " + std::to_string(count) + " devices at once, room is on " +
-                           std::to_string(ready + plans.size()) + "; " + failed_words;
-        i.refused_at = now_;
-        wait_for_room(i, failed_reason, failed_words, &decision);
-        if (preempts)
-            board.lend(i); // meanwhile others may use what there is
-        return;
-    }
-    plans.resize(count - ready);
+    plans.resize(count - found.ready);
     uint64_t coming = 0;
     std::string where;
     for (const RoomPlan& plan : plans) {
@@ -296,7 +290,7 @@ void Step::decide(Instance& i, const Decision& decision) {
     act(decision);
 }
 
-void Step::wait_for_room(Instance& i, std::string reason, std::string message,
+void Step::wait_for_room(Instance& i, const std::string& reason, const std::string& message,
                          const Decision* decision) {
     if (i.operation && reason != "WaitingForReclaim") {
         const Error error{ErrorCode::kResourceExhausted, message, reason, 0};
@@ -320,10 +314,10 @@ void Step::wait_for_room(Instance& i, std::string reason, std::string message,
     if (i.reason == reason && i.message == message)
         return;
     if (i.reason == reason) { // the figures move; that is no event
-        i.message = std::move(message);
+        i.message = message;
         return;
     }
-    enter(i, i.state, "", std::move(reason), std::move(message));
+    enter(i, i.state, "", reason, message);
 }
 
 // What its tenant has on the devices, of what it may have; empty: there is room for this too.

@@ -41,10 +41,14 @@ struct Step::RoomPlan {
     std::tuple<int64_t, size_t, size_t, size_t, size_t> cost() const;
 };
 
-// Who is served first: the more important, then the one that came first, whatever happened to it.
-bool comes_before(const NodeState& state, const Instance& a, const Instance& b);
-// Whether it keeps room for itself: it waits for a device, or to be resumed on its own.
-bool waits(const Instance& i);
+// Where room could be made for one that waits.
+struct Step::Search {
+    Taker who;
+    size_t ready = 0;               // devices that have room as they are
+    std::vector<RoomPlan> plans;    // that suffice
+    std::optional<RoomPlan> failed; // the first that does not,
+    const Fit* failed_on = nullptr; // and where
+};
 
 // Whether the policy's preemptMode names the rung.
 bool allows(const policies::PreemptionSpec& spec, policies::Rung rung);

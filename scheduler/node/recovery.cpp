@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/durable.h"
 #include "scheduler/node/step.h"
 #include "scheduler/node/tiers.h"
 
@@ -59,7 +60,9 @@ void Step::on(const InstanceRecovered& event) {
     if (has_process(i.state) && (event.alive || unseen) && known) {
         i.devices = event.devices;
         if (!event.weights.empty())
-            i.weights = event.weights;
+            for (const WeightSetId& set : {event.weights, lost_id(event.weights)})
+                if (!i.weights && find_set(s_, set, event.devices.front()) != nullptr)
+                    i.weights = set;
         i.process = event.process;
         i.process_alive = true;
         i.token_sha256 = event.token_sha256;
@@ -74,7 +77,10 @@ void Step::on(const InstanceRecovered& event) {
         i.phases = event.phases;
     }
     const InstanceName name = i.name;
+    const bool moved = i.weights && *i.weights != event.weights;
     s_.instances[name] = std::move(i);
+    if (moved) // before that set is loaded again
+        dirty(s_.instances.at(name));
 }
 
 void Step::on(const OperationRecovered& event) {
@@ -86,6 +92,18 @@ void Step::on(const OperationRecovered& event) {
 }
 
 void Step::finish_recovery() {
+    for (auto& [key, set] : s_.weights) {
+        if (!is_lost(set.id))
+            continue;
+        set.copy_after = now_ + kReconnectTime; // who has mapped it comes back until then
+        const std::string names = users_of(set);
+        act(EmitEvent{true, "weights/" + set.id.value, "WeightsLost",
+                      "the keeper ended together with the daemon: " + format_bytes(set.bytes) +
+                          " on " + set.device.value + " are loaded anew for newcomers, and count" +
+                          (names.empty() ? " until those who may have mapped them had time to "
+                                           "come back"
+                                         : " beside that as long as " + names + " has them")});
+    }
     for (Instance* i : by_priority()) {
         if (!has_process(i->state))
             continue;
@@ -144,7 +162,11 @@ void Step::finish_recovered(const Operation& operation) {
     const Error lost{ErrorCode::kUnavailable,
                      "the daemon was restarted before this was done; ask again", "DaemonRestarted",
                      0};
-    const Instance* i = find(operation.instance);
+    Instance* i = find(operation.instance);
+    if (i != nullptr && !i->operation) // its instance's record was lost: it is known only now
+        i->operation = operation.id;
+    if (i != nullptr && i->operation != operation.id) // that it had ended is not on record
+        return finish_operation(operation.id, lost, lost.message);
     const auto is = [i](InstanceState state) { return i != nullptr && i->state == state; };
     bool done = false;
     switch (operation.kind) {

@@ -185,10 +185,10 @@ void Step::reconcile_growth(Instance& i, uint64_t grant_bytes) {
 }
 
 uint64_t Step::growth_room(const Instance& i) const {
-    const DeviceId& device = i.devices.front();
-    const uint64_t free = usage(s_, device).free_bytes;
-    const uint64_t taken = spoken_for(device, i, false);
-    return free > taken ? free - taken : 0;
+    Board board(s_);
+    const Board::Row& row = *board.find(i.devices.front());
+    const uint64_t taken = board.spoken_for(row, i, false);
+    return row.free_bytes > taken ? row.free_bytes - taken : 0;
 }
 
 bool Step::may_grow(const Instance& i) const {

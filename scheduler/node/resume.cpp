@@ -62,7 +62,9 @@ void Step::on(const OperatorResume& event) {
         return resume_paused(*i);
     if (i->state == InstanceState::kSuspended) {
         Error why;
-        if (!resume_suspended(*i, false, why))
+        Board board(s_);
+        const Board::Row& row = *board.find(i->devices.front());
+        if (!resume_suspended(*i, row, board.spoken_for(row, *i, false), why))
             finish_operation(*i->operation, why, why.message);
         return;
     }
@@ -95,14 +97,12 @@ void Step::resume_paused(Instance& i) {
         send(i, CommandKind::kResume);
 }
 
-// Reserves first; a resume happens only into memory that is set aside for it.
-bool Step::resume_suspended(Instance& i, bool automatic, Error& why) {
-    const Device& device = s_.devices.at(i.devices.front());
-    const uint64_t margin = automatic ? margin_bytes(device.id) : 0;
-    const DeviceUsage now = usage(s_, device.id);
-    const uint64_t taken = spoken_for(device.id, i, false) + margin;
+// Reserves first; a resume happens only into memory that is set aside for it: what is free there
+// and not `taken` by others.
+bool Step::resume_suspended(Instance& i, const Board::Row& row, uint64_t taken, Error& why) {
+    const Device& device = *row.device;
     const uint64_t available =
-        (now.free_bytes > taken ? now.free_bytes - taken : 0) + i.grant_bytes;
+        (row.free_bytes > taken ? row.free_bytes - taken : 0) + i.grant_bytes;
     const uint64_t least = grant_bytes_min(i.spec);
     if (available < least) {
         why = Error{ErrorCode::kResourceExhausted,

@@ -50,7 +50,8 @@ void Step::come_back(Instance& i, Board& board) {
         words = return_refusal(i, *row);
         if (words.empty()) {
             Error why;
-            if (resume_suspended(i, true, why))
+            const uint64_t taken = row->claimed_before_bytes + margin_bytes(row->device->id);
+            if (resume_suspended(i, *row, taken, why))
                 board.placed(i);
             return;
         }
@@ -65,7 +66,9 @@ void Step::come_back(Instance& i, Board& board) {
 
 void Step::watch_starvation() {
     const policies::StarvationSpec& spec = s_.policy.starvation;
+    const bool boosts = spec.action == policies::StarvationAction::kBoostPriority;
     for (auto& [name, i] : s_.instances) {
+        i.boosted = i.boosted && boosts; // the policy may have changed
         const bool parked =
             i.state == InstanceState::kPaused || i.state == InstanceState::kSuspended;
         const bool waiting = waits_for_room(i) || (parked && i.held_by == HeldBy::kPlanner);
@@ -86,10 +89,12 @@ void Step::watch_starvation() {
             wake(due);
             continue;
         }
-        if (i.starving)
+        if (i.starving) { // the policy may have changed its mind since
+            i.boosted = spec.action == policies::StarvationAction::kBoostPriority;
             continue;
+        }
         i.starving = true;
-        i.boosted = spec.action == policies::StarvationAction::kBoostPriority;
+        i.boosted = boosts;
         tell(i, true, "Starving",
              "it has not run for " + format_duration(now_ - i.waiting_since) +
                  " (starvation.maxSuspendedTime: " + format_duration(spec.suspended_max) + ")" +

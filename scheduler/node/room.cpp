@@ -162,20 +162,14 @@ std::optional<TimePoint> Step::spared_until(const Instance& i, std::string& reas
 
 // Whether somebody who is served before the taker waits for that very set: dropping it would only
 // make him load it again.
-bool Step::is_awaited(const WeightSet& set, const Taker& who) const {
-    const auto taker = std::find_if(s_.instances.begin(), s_.instances.end(), [&](const auto& one) {
-        return object_of(one.second) == who.object;
+bool Step::is_awaited(const Board& board, const Board::Resident& here, const Taker& who) const {
+    const auto before = [&](const Instance* i) {
+        return waits(*i) && (who.instance != nullptr ? comes_before(s_, *i, *who.instance)
+                                                     : effective_priority(s_, *i) >= who.priority);
+    };
+    return std::ranges::any_of(here.models, [&](size_t model) {
+        return std::ranges::any_of(board.waiters(model), before);
     });
-    for (const auto& [name, i] : s_.instances) {
-        if (!waits(i) || i.spec.model.empty() ||
-            (taker != s_.instances.end() ? !comes_before(s_, i, taker->second)
-                                         : effective_priority(s_, i) < who.priority))
-            continue;
-        const policies::ModelSpec* model = s_.documents.find_model(i.spec.model);
-        if (model != nullptr && set.keys.contains(load_key(*model, set.device)))
-            return true;
-    }
-    return false;
 }
 
 Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64_t needed_bytes,
@@ -198,11 +192,10 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
                        {"priority", std::to_string(who.priority)},
                        {"mode", std::string(policies::to_string(s_.policy.mode))}};
     std::vector<const WeightSet*> idle;
-    for (auto at = s_.weights.lower_bound({device, WeightSetId{}});
-         at != s_.weights.end() && at->first.first == device; ++at) {
-        const WeightSet& set = at->second;
-        if (!set.dropping && !set.pinned && !set.keys.contains(who.keep) &&
-            !board.is_leased(row, set) && !is_awaited(set, who))
+    for (const Board::Resident& here : row.sets) {
+        const WeightSet& set = *here.set;
+        if (!set.dropping && !set.pinned && !here.leased && !set.keys.contains(who.keep) &&
+            !is_awaited(board, here, who))
             idle.push_back(&set);
     }
     std::sort(idle.begin(), idle.end(), [](const WeightSet* a, const WeightSet* b) {
@@ -218,7 +211,7 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
     TimePoint until = TimePoint::max();
     std::string spared_reason, spared_why;
     for (const Instance* i : row.instances) {
-        if (!who.preempts_lower || !i->process_alive || object_of(*i) == who.object)
+        if (!who.preempts_lower || !i->process_alive || i == who.instance)
             continue;
         std::string no = victim_refusal(*i, who);
         if (!no.empty()) {
@@ -237,10 +230,10 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
             one.offload_bytes = i->grant_bytes;
         if ((spec.fallback_evict || allows(spec, Rung::kEvict)) && who.furthest >= Rung::kEvict) {
             const WeightSet* set = i->weights ? find_set(s_, *i->weights, device) : nullptr;
-            one.evict_bytes = i->grant_bytes + i->overhead_bytes +
-                              (set != nullptr && !set->keys.contains(who.keep)
-                                   ? sole_weights_bytes(s_, *i, device)
-                                   : 0);
+            one.evict_bytes =
+                i->grant_bytes + i->overhead_bytes +
+                (set != nullptr && !set->keys.contains(who.keep) ? board.sole_weights_bytes(*i, row)
+                                                                 : 0);
         }
         std::string reason, why;
         if (const auto end = who.burning ? std::nullopt : spared_until(*i, reason, why)) {

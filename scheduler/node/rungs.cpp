@@ -135,6 +135,7 @@ void Step::give_up(Instance& i, const Error& why) {
     i.command.reset();
     if (i.desired == Desired::kShrunk)
         shrink_given_up(i);
+    i.grow_after = now_ + kResizeRetryTime;
     const bool was_paused = i.came_from == InstanceState::kPaused;
     i.desired = was_paused ? Desired::kPaused : Desired::kRunning;
     i.held_by = was_paused ? i.held_by : HeldBy::kNobody;
@@ -162,7 +163,7 @@ void Step::settle(Instance& i, InstanceState state, uint64_t bytes_freed) {
                                : Nanoseconds(0));
     std::string message = bytes_freed > 0 ? format_bytes(bytes_freed) + " freed" : "";
     if (i.held_by == HeldBy::kPlanner)
-        message += message.empty() ? "for a higher class" : " for a higher class";
+        message += (message.empty() ? "" : " ") + made_way_words(i);
     enter(i, state, "", "", message);
     if (i.held_by == HeldBy::kPlanner && i.restart_at > now_)
         arm(i.aside_timer, Timer{Timer::Kind::kBackOff, i.name, {}}, i.restart_at);
@@ -178,6 +179,17 @@ void Step::settle(Instance& i, InstanceState state, uint64_t bytes_freed) {
                 " was not possible in time, " +
                 std::string(policies::to_string(found->second.reached)) + " was done instead";
     finish_operation(*i.operation, std::nullopt, text, bytes_freed);
+}
+
+// For what the planner took it from where it was.
+std::string Step::made_way_words(const Instance& i) const {
+    if (!window_open(i.spec.class_name))
+        return "outside the hours of its class";
+    for (const DeviceId& id : i.devices)
+        if (const auto device = s_.devices.find(id);
+            device != s_.devices.end() && device->second.cordoned)
+            return "since " + id.value + " is cordoned";
+    return "for a higher class";
 }
 
 // SIGSTOP first: what is stopped can start nothing new on the device while it is ended.

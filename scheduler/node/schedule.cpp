@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
+#include "scheduler/node/queue.h"
 
 #include <algorithm>
 
@@ -9,27 +10,9 @@ namespace berth::node {
 
 namespace {
 
-// Waits in the queue of those who want memory.
-struct Waiting {
-    Instance* i = nullptr;
-    int64_t priority = 0;
-    std::vector<Board::Claim> claims;
-};
-
 bool is_settled(const Instance& i) {
     return i.state == InstanceState::kRunning || i.state == InstanceState::kPaused ||
            i.state == InstanceState::kSuspended || i.state == InstanceState::kStarting;
-}
-
-void move_claims(Board& board, const Waiting& one, uint64_t Board::Row::* from,
-                 uint64_t Board::Row::* to) {
-    for (const Board::Claim& claim : one.claims) {
-        Board::Row& row = board.rows()[claim.row];
-        if (from != nullptr)
-            row.*from -= std::min(row.*from, claim.bytes);
-        if (to != nullptr)
-            row.*to += claim.bytes;
-    }
 }
 
 } // namespace
@@ -103,60 +86,45 @@ void Step::schedule() {
     watch_demand();
     watch_starvation();
     Board board(s_);
-    std::vector<Waiting> queue;
-    for (auto& [name, i] : s_.instances) {
+    for (auto& [name, i] : s_.instances)
         tend(i, board);
-        if (waits_for_room(i) || i.state == InstanceState::kSuspended)
-            if (i.state != InstanceState::kSuspended || i.held_by == HeldBy::kPlanner)
-                queue.push_back({&i, effective_priority(s_, i), {}});
-    }
     answer_demand(board);
-    std::sort(queue.begin(), queue.end(), [](const Waiting& a, const Waiting& b) {
-        return a.priority != b.priority ? a.priority > b.priority : a.i->order < b.i->order;
-    });
-    for (Waiting& one : queue)
-        if (waits(*one.i)) {
-            one.claims = board.claims_of(*one.i);
-            move_claims(board, one, nullptr, &Board::Row::claimed_after_bytes);
-        }
-    Refusals refusals;
-    for (Waiting& one : queue) {
+    Queue queue(s_, board);
+    for (const Queue::Waiting& one : queue.all())
+        if (one.claims)
+            queue.move_claims(one, nullptr, &Board::Row::claimed_after_bytes);
+    for (const Queue::Waiting& one : queue.all()) {
         Instance& i = *one.i;
-        move_claims(board, one, &Board::Row::claimed_after_bytes, nullptr);
+        if (one.claims)
+            queue.move_claims(one, &Board::Row::claimed_after_bytes, nullptr);
         if (i.state == InstanceState::kSuspended)
             come_back(i, board);
         else if (i.state != InstanceState::kLoading && i.restart_at <= now_)
-            place_unless_refused(i, board, refusals);
+            place_unless_refused(i, board, queue.refusal(one));
         if (i.restart_at > now_)
             wake(i.restart_at);
         if (!waits(i) || i.process_alive != (i.state == InstanceState::kSuspended))
             continue;
-        move_claims(board, one, nullptr, &Board::Row::claimed_before_bytes);
+        queue.move_claims(one, nullptr, &Board::Row::claimed_before_bytes);
         if (board.is_lent(i))
-            move_claims(board, one, nullptr, &Board::Row::lent_bytes);
+            queue.move_claims(one, nullptr, &Board::Row::lent_bytes);
     }
     grow_all(board);
     arm_wake();
 }
 
-// Many alike wait for the same: what was refused to one of them need not be asked again while
-// nothing has changed.
-void Step::place_unless_refused(Instance& i, Board& board, Refusals& refusals) {
-    const auto shape =
-        std::make_tuple(i.spec.model, i.spec.class_name, i.spec.tenant, i.spec.memory_request_bytes,
-                        i.spec.memory_limit_bytes, i.spec.device_count, i.spec.devices, i.boosted,
-                        i.state == InstanceState::kEvicted, i.on_hold);
-    const auto known = refusals.find(shape);
-    if (known != refusals.end() && known->second.changes == board.changes() && !i.operation) {
-        wait_for_room(i, known->second.reason, known->second.message);
-        if (known->second.lent)
+// What was refused to one of its shape need not be asked again while nothing has changed.
+void Step::place_unless_refused(Instance& i, Board& board, Refusal& known) {
+    if (!known.reason.empty() && known.changes == board.changes() && !i.operation) {
+        wait_for_room(i, known.reason, known.message);
+        if (known.lent)
             board.lend(i);
         return;
     }
     place(i, board);
     if (!i.process_alive && i.state != InstanceState::kLoading && i.reason != "WaitingForReclaim" &&
         !i.reason.empty())
-        refusals[shape] = {i.reason, i.message, board.changes(), board.is_lent(i)};
+        known = {i.reason, i.message, board.changes(), board.is_lent(i)};
 }
 
 // What its document or the clock asks of one that has a process.
@@ -176,6 +144,8 @@ void Step::tend(Instance& i, Board& board) {
     if (!answers || s_.policy.mode == policies::PolicyMode::kOff)
         return;
     if (i.grant_bytes > grant_bytes_max(i.spec)) { // its limit was lowered
+        if (now_ < i.grow_after)
+            return wake(i.grow_after);
         tell(i, false, "LimitLowered",
              "its grant of " + format_bytes(i.grant_bytes) + " shrinks to " +
                  format_bytes(grant_bytes_max(i.spec)));
@@ -185,7 +155,7 @@ void Step::tend(Instance& i, Board& board) {
 }
 
 // Those who run may have more: what they have less than their request, what a Shrink or a resume
-// into little room has left out, and, where there is demand, up to their limit.
+// into little room has left out, and, where there is demand or no request fits, up to their limit.
 void Step::grow_all(Board& board) {
     std::vector<Instance*> wanting;
     for (auto& [name, i] : s_.instances)
@@ -205,7 +175,7 @@ uint64_t Step::wanted_bytes(const Instance& i) const {
     uint64_t wanted = std::max(i.grant_bytes, least);
     if (may_grow(i))
         wanted = std::max(wanted, std::min(i.grant_bytes_resume, most));
-    if (is_demanded(i))
+    if (is_demanded(i) || i.cramped)
         wanted = most;
     return wanted;
 }
@@ -214,21 +184,22 @@ void Step::grow(Instance& i, Board& board) {
     Board::Row* row = board.find(i.devices.front());
     const uint64_t least = grant_bytes_min(i.spec);
     uint64_t wanted = wanted_bytes(i);
-    const bool needed = i.grant_bytes < least || is_demanded(i);
+    const bool needed = i.grant_bytes < least || is_demanded(i) || i.cramped;
     if (row == nullptr || (!needed && !return_refusal(i, *row).empty()))
         return;
     if (const std::optional<uint64_t> quota = quota_left(s_, i.spec.tenant))
         wanted = std::min(wanted, i.grant_bytes + grant_bytes_whole(*quota));
     uint64_t taken = row->claimed_before_bytes; // of all who still wait
     if (needed)                                 // it comes before those of lower rank
-        taken = spoken_for(row->device->id, i, false);
+        taken = board.spoken_for(*row, i, false);
     else
         taken += margin_bytes(row->device->id);
     const uint64_t room = row->free_bytes > taken ? row->free_bytes - taken : 0;
     const uint64_t target = std::min(wanted, i.grant_bytes + grant_bytes_whole(room));
     const policies::PriorityClass* of_class = s_.policy.find_class(i.spec.class_name);
     if (target < wanted && needed && of_class != nullptr && of_class->preempts_lower) {
-        Taker who{object_of(i), effective_priority(s_, i), true, {}, &i.last_decision, i.burning};
+        Taker who{object_of(i),     &i,       effective_priority(s_, i), true, {},
+                  &i.last_decision, i.burning};
         // Beyond its request only a burning SLO takes more from others than they can spare.
         who.furthest =
             i.grant_bytes < least || i.burning ? policies::Rung::kEvict : policies::Rung::kShrink;

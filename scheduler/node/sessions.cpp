@@ -172,13 +172,18 @@ void Step::on(const EngineStateChanged& event) {
 }
 
 void Step::on(const EngineReport& event) {
-    // Not worth a record; and the figures may be a moment old, so nothing is concluded from them.
-    if (Instance* i = find(event.instance); i != nullptr && i->session)
-        i->counters = event.counters;
-    if (Instance* i = find(event.instance))
-        plans_ = i->session && weigh_report(*i);
-    else
-        plans_ = false;
+    // Not worth a record; and the figures may be a moment old, so nothing is concluded from one.
+    plans_ = false;
+    Instance* i = find(event.instance);
+    if (i == nullptr || !i->session)
+        return;
+    const auto idles = [](const Counters& one) {
+        return one.requests_waiting > 0 && one.requests_running == 0;
+    };
+    i->cramped = idles(i->counters) && idles(event.counters) &&
+                 i->counters.requests_done == event.counters.requests_done;
+    i->counters = event.counters;
+    plans_ = weigh_report(*i) || i->cramped;
 }
 
 } // namespace berth::node

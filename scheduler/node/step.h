@@ -16,6 +16,8 @@
 // Inside scheduler/node/ only: one application of one event; the groups below name the files.
 namespace berth::node {
 
+struct Refusal; // queue.h
+
 class Step : private StepBase {
   public:
     Step(NodeState& state, TimePoint now) : StepBase(state, now) {}
@@ -30,6 +32,8 @@ class Step : private StepBase {
 
     // documents.cpp
     void on(const DocumentsApplied& event);
+    void unpin_what_is_named_no_more(const policies::Documents& next);
+    void move_returns(Nanoseconds idle_before);
     void apply_spec(Instance& i, const policies::InstanceSpec& spec);
     void remove(Instance& i);
 
@@ -89,17 +93,10 @@ class Step : private StepBase {
 
     struct Fit;      // planner.h
     struct RoomPlan; // planner.h
-    struct Refusal {
-        std::string reason, message;
-        uint64_t changes = 0;
-        bool lent = false;
-    };
-    using Shape = std::tuple<std::string, std::string, std::string, uint64_t, uint64_t, uint32_t,
-                             std::vector<std::string>, bool, bool, bool>;
-    using Refusals = std::map<Shape, Refusal>; // of this pass
+    struct Search;   // planner.h
     void schedule();
     void tend(Instance& i, Board& board);
-    void place_unless_refused(Instance& i, Board& board, Refusals& refusals);
+    void place_unless_refused(Instance& i, Board& board, Refusal& known);
     void grow_all(Board& board);
     void grow(Instance& i, Board& board);
     uint64_t wanted_bytes(const Instance& i) const;
@@ -107,12 +104,12 @@ class Step : private StepBase {
     void arm_wake();
     // placement.cpp
     std::vector<Instance*> by_priority();
-    uint64_t spoken_for(const DeviceId& device, const Instance& taker, bool by_lower) const;
     std::string held_back(const Instance& i, std::string& words);
     void place(Instance& i, Board& board);
     std::vector<Fit> find_fits(const Instance& i, Board& board, Decision& decision);
     bool is_urgent(const Instance& i) const;
     static void note_fits(const Instance& i, const std::vector<Fit>& fits, Decision& decision);
+    Search search_room(Instance& i, Board& board, const std::vector<Fit>& fits, bool was_told);
     void find_room(Instance& i, Board& board, const std::vector<Fit>& fits, Decision& decision);
     uint64_t claimed_bytes(const Instance& i, const Board::Row& row) const;
     std::string quota_words(const Instance& i, const Fit& fit) const;
@@ -120,11 +117,12 @@ class Step : private StepBase {
     void start_process(Instance& i, Board& board, const std::vector<Fit>& fits);
     uint64_t grant_size(const Instance& i, const std::vector<Fit>& fits) const;
     void decide(Instance& i, const Decision& decision);
-    void wait_for_room(Instance& i, std::string reason, std::string message,
+    void wait_for_room(Instance& i, const std::string& reason, const std::string& message,
                        const Decision* decision = nullptr);
     // room.cpp
     struct Taker {
         std::string object;
+        const Instance* instance = nullptr; // nullptr: it is a load
         int64_t priority = 0;
         bool preempts_lower = false;
         LoadKey keep; // a set with this key is not dropped
@@ -137,7 +135,7 @@ class Step : private StepBase {
     RoomPlan plan_room(const Board& board, const Board::Row& row, uint64_t needed_bytes,
                        const Taker& who);
     bool carry_out(const RoomPlan& plan, Board& board, std::string* last_decision);
-    bool is_awaited(const WeightSet& set, const Taker& who) const;
+    bool is_awaited(const Board& board, const Board::Resident& here, const Taker& who) const;
     void note_plan(const RoomPlan& plan, const Taker& who);
     std::string victim_refusal(const Instance& i, const Taker& who) const;
     std::optional<TimePoint> spared_until(const Instance& i, std::string& reason,
@@ -169,6 +167,7 @@ class Step : private StepBase {
     void rung_missed(Instance& i, const Error& why);
     void give_up(Instance& i, const Error& why);
     void settle(Instance& i, InstanceState state, uint64_t bytes_freed);
+    std::string made_way_words(const Instance& i) const;
     void kill(Instance& i);
     void on(const CommandDone& event);
     void late_answer(Instance& i, const CommandDone& event);
@@ -212,7 +211,7 @@ class Step : private StepBase {
     void on(const OperatorResume& event);
     std::optional<Error> resume_refusal(const Instance& i) const;
     void resume_paused(Instance& i);
-    bool resume_suspended(Instance& i, bool automatic, Error& why);
+    bool resume_suspended(Instance& i, const Board::Row& row, uint64_t taken, Error& why);
     void resume_done(Instance& i);
     void resume_failed(Instance& i, const Error& why);
 

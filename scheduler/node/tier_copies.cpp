@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/durable.h"
 #include "scheduler/node/step.h"
 #include "scheduler/node/tiers.h"
 
@@ -102,7 +103,8 @@ void Step::schedule_tiers() {
     }
     drop_again();
     for (auto& [key, set] : s_.weights)
-        if (set.stale && !set.dropping && lease_holders(s_, set).empty())
+        if (set.stale && !set.dropping && lease_holders(s_, set).empty() &&
+            (now_ >= set.copy_after || !is_lost(set.id)))
             drop(set);
     for (const DeviceId& tier : {kHostTier, kImageTier})
         if (tier == kHostTier || !s_.policy.memory.image_dir.empty())

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/durable.h"
 #include "scheduler/node/step.h"
 #include "scheduler/node/tiers.h"
 
@@ -25,9 +26,25 @@ void Step::on(const WeightsAdopted& event) {
     }
     if (!event.model.empty())
         set.models.insert(event.model);
+    if (event.lost) { // nobody is given it any more
+        WeightSet forgotten = set;
+        forgotten.bytes = 0; // its record says from now on that there is nothing
+        if (set.pinned)
+            s_.pinned_keys.insert(set.keys.begin(), set.keys.end());
+        set.id = lost_id(event.id);
+        set.pinned = false;
+        set.keys.clear();
+        set.stale = true;
+        if (set.id != event.id)
+            act(PersistWeights{forgotten});
+    }
     const auto [place, fresh] = s_.weights.try_emplace({set.device, set.id}, set);
-    if (!fresh) // another path to it, in a record of its own
+    if (!fresh && event.lost) // lost once more: some may still have the one, some the other
+        place->second.bytes += set.bytes;
+    else if (!fresh) // another path to it, in a record of its own
         place->second.keys.insert(set.keys.begin(), set.keys.end());
+    if (event.lost) // with the one above in one transaction
+        act(PersistWeights{place->second});
 }
 
 void Step::on(const LeaseOpened& event) {

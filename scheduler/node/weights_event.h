@@ -23,6 +23,9 @@ struct WeightsAdopted {
     std::string source;
     DeviceId made_on; // of a copy in a tier, which `device` names
     std::string file; // of an image
+    // Its keeper ended together with the daemon: nobody has its descriptors, who has mapped it has
+    // it still (durable.h).
+    bool lost = false;
 };
 // The files at `path` are no longer those that the set was loaded from.
 struct WeightsStale {

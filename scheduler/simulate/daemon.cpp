@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/simulate/daemon.h"
 
+#include "scheduler/node/durable.h"
 #include "scheduler/node/tiers.h"
 
 #include <algorithm>
@@ -15,9 +16,11 @@ Daemon::Daemon(Stage& stage, const Shape& shape, Records& records, Observer obse
     : stage_(stage), shape_(shape), records_(records), observer_(std::move(observer)),
       documents_(shape.documents) {}
 
-void Daemon::use(Engines& engines, Loaders& loaders) {
+void Daemon::use(Engines& engines, Loaders& loaders, Guests& guests, WeightMemory& memory) {
     engines_ = &engines;
     loaders_ = &loaders;
+    guests_ = &guests;
+    memory_ = &memory;
 }
 
 void Daemon::post(node::Event event) {
@@ -96,7 +99,9 @@ void Daemon::decide(const node::Event& event) {
 void Daemon::write(Step& step) {
     const std::shared_ptr<Step> kept = steps_.back();
     const std::string what = "write " + std::to_string(++writes_);
-    if (stage_.now < disk_full_until_ && stage_.fault(what + " finds the queue full", 300)) {
+    // Not while it starts: what is found then is less than the queue takes.
+    if (state_.ready && stage_.now < disk_full_until_ &&
+        stage_.fault(what + " finds the queue full", 300)) {
         step.recorded = false;
         stage_.records_lost = true;
         step.ready = true;
@@ -129,13 +134,27 @@ struct Daemon::ByKind {
     void operator()(const Other&) const {} // records alone
     void operator()(const node::StartLoad& a) const { d.loaders_->start(a); }
     void operator()(const node::StartCopy& a) const { d.loaders_->copy(a); }
-    void operator()(const node::GoLoad& a) const { d.loaders_->go(a.load); }
-    void operator()(const node::RefuseLoad& a) const { d.loaders_->refuse(a.load); }
-    void operator()(const node::KillLoad& a) const { d.loaders_->kill(a.load); }
-    void operator()(const node::KeepWeights& a) const { d.loaders_->keep(a); }
+    void operator()(const node::GoLoad& a) const {
+        d.loaders_->go(a.load);
+        d.guests_->go(a.load);
+    }
+    void operator()(const node::RefuseLoad& a) const {
+        d.loaders_->refuse(a.load);
+        d.guests_->refuse(a.load);
+    }
+    void operator()(const node::KillLoad& a) const {
+        d.loaders_->kill(a.load);
+        d.guests_->kill(a.load);
+    }
+    void operator()(const node::KeepWeights& a) const {
+        d.loaders_->keep(a);
+        d.guests_->keep(a);
+    }
     void operator()(const node::DropWeights& a) const { d.loaders_->drop(a, d.records_); }
-    void operator()(const node::PublicationAnswered& a) const { d.loaders_->answered(a); }
-    void operator()(const node::PersistWeights& a) const { d.loaders_->pin(a.set); }
+    void operator()(const node::PublicationAnswered& a) const { d.guests_->answered(a); }
+    void operator()(const node::PersistWeights& a) const {
+        d.memory_->pin({a.set.device, a.set.id}, a.set.pinned);
+    }
     void operator()(const node::StartProcess& a) const { d.start_process(a, recorded); }
     void operator()(const node::OperationDone& a) const { d.on_answer(a.operation); }
     void operator()(const node::TerminateProcess& a) const {
@@ -155,7 +174,18 @@ struct Daemon::ByKind {
             daemon.post(node::ProcessInspected{a.instance, a.process, "its state is D"});
         });
     }
-    void operator()(const node::SendCommand& a) const { d.engines_->command(a); }
+    // One that takes bytes is not sent without its record.
+    void operator()(const node::SendCommand& a) const {
+        if (recorded ||
+            (a.kind != node::CommandKind::kRestore && a.kind != node::CommandKind::kGrow))
+            return d.engines_->command(a);
+        node::CommandDone refused;
+        refused.instance = a.instance;
+        refused.command = a.command;
+        refused.error = Error{ErrorCode::kResourceExhausted, "its record cannot be written",
+                              "StoreQueueFull", 0};
+        d.post(std::move(refused));
+    }
     void operator()(const node::ConfirmBytes& a) const {
         d.stage_.after(milliseconds(2), [&daemon = d, a] {
             daemon.post(node::BytesConfirmed{a.instance, daemon.engines_->driver_says(a)});
@@ -196,7 +226,7 @@ void Daemon::kill() {
     if (!up_)
         return;
     if (engines_->has_unrecorded_program())
-        return kill_in(0, downtime_);
+        return kill_in(0, downtime_, keeper_too_);
     stage_.note("berthd dies");
     up_ = dead_ = false;
     points_left_.reset();
@@ -207,12 +237,17 @@ void Daemon::kill() {
     ++lives_;
     engines_->berthd_ended();
     loaders_->berthd_ended();
+    if (std::exchange(keeper_too_, false))
+        memory_->keeper_ended();
+    memory_->berthd_ended();
+    guests_->berthd_ended();
     stage_.after(std::max<Nanoseconds>(downtime_, milliseconds(20)), [this] { start(); });
 }
 
-void Daemon::kill_in(uint64_t points, Nanoseconds downtime) {
+void Daemon::kill_in(uint64_t points, Nanoseconds downtime, bool keeper_too) {
     points_left_ = points;
     downtime_ = downtime;
+    keeper_too_ = keeper_too;
 }
 
 void Daemon::start() {
@@ -226,6 +261,9 @@ void Daemon::start() {
     recover();
     running_ = false;
     run();
+    for (const WeightMemory::Place& place : std::exchange(forgotten_, {}))
+        if (up_)
+            forget_later(place); // behind what its start has written
     if (up_ && on_start)
         on_start();
 }
@@ -266,6 +304,7 @@ void Daemon::recover() {
         adopted.pinned = adopted.pinned || set.pinned;
         post(adopted);
     }
+    adopt_lost(durable);
     for (const auto& [place, record] : durable.placements)
         if (place.first == node::kImageTier && loaders_->images().contains(place.second))
             post(record);
@@ -279,6 +318,43 @@ void Daemon::recover() {
     for (const auto& [id, operation] : durable.operations)
         post(node::OperationRecovered{operation});
     post(node::DocumentsApplied{documents_});
+}
+
+// As scheduler/act/recovery.cpp does: what a keeper has taken with it counts as long as somebody
+// has it mapped.
+void Daemon::adopt_lost(const Durable& durable) {
+    const bool keeper_is_new = memory_->take_keeper_is_new();
+    for (const bool again : {true, false}) // what was lost before comes first: see there
+        for (const auto& [place, record] : durable.placements)
+            if (node::is_lost(place.second) == again)
+                adopt_lost(durable, place, record, keeper_is_new);
+    memory_->forget_uncounted();
+}
+
+void Daemon::adopt_lost(const Durable& durable, const WeightMemory::Place& place,
+                        const node::WeightsAdopted& record, bool keeper_is_new) {
+    const auto& [device, set] = place;
+    if (device == node::kImageTier || memory_->is_kept(set, device))
+        return;
+    bool may_be_mapped = keeper_is_new || node::is_lost(set);
+    for (const auto& [name, row] : durable.instances)
+        may_be_mapped = may_be_mapped || row.weights == set;
+    if (device != node::kHostTier && may_be_mapped && record.bytes > 0) {
+        node::WeightsAdopted lost = record;
+        lost.lost = true;
+        memory_->count_lost(place);
+        post(lost);
+    }
+    if (device == node::kHostTier || !node::is_lost(set))
+        forgotten_.push_back(place);
+}
+
+void Daemon::forget_later(const WeightMemory::Place& place) {
+    writer_free_at_ = std::max(writer_free_at_, stage_.now) + std::chrono::microseconds(200);
+    stage_.calendar.at(writer_free_at_, [this, place, life = lives_] {
+        if (up_ && life == lives_)
+            records_.forget_weights(place.second, place.first);
+    });
 }
 
 void Daemon::apply(policies::Documents documents) {

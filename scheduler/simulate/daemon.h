@@ -2,6 +2,7 @@
 #pragma once
 
 #include "scheduler/simulate/engines.h"
+#include "scheduler/simulate/guests.h"
 #include "scheduler/simulate/loaders.h"
 #include "scheduler/simulate/records.h"
 
@@ -9,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace berth::simulate {
 
@@ -24,15 +26,16 @@ class Daemon : public Ear {
         std::function<void(const node::Event& event, const std::vector<node::Action>& actions)>;
 
     Daemon(Stage& stage, const Shape& shape, Records& records, Observer observer);
-    void use(Engines& engines, Loaders& loaders);
+    void use(Engines& engines, Loaders& loaders, Guests& guests, WeightMemory& memory);
 
     void post(node::Event event) override;
     const node::NodeState* state() const override { return up_ ? &state_ : nullptr; }
 
     void start(); // first, or again
     void kill();  // as SIGKILL does; start() follows by itself after the downtime
-    void kill_in(uint64_t points, Nanoseconds downtime); // at the n-th write or action from now
-    void apply(policies::Documents documents);           // recorded, then told
+    // At the n-th write or action from now, alone or together with the keeper.
+    void kill_in(uint64_t points, Nanoseconds downtime, bool keeper_too = false);
+    void apply(policies::Documents documents); // recorded, then told
     void tell_wall_clock();
     void disk_fills_up(Nanoseconds duration);
 
@@ -60,6 +63,10 @@ class Daemon : public Ear {
     void carry_out(const node::Action& action, bool recorded);
     bool dies_here(); // a point where it may be killed
     void recover();
+    void adopt_lost(const Durable& durable);
+    void adopt_lost(const Durable& durable, const WeightMemory::Place& place,
+                    const node::WeightsAdopted& record, bool keeper_is_new);
+    void forget_later(const WeightMemory::Place& place);
     void start_process(const node::StartProcess& start, bool recorded);
 
     struct ByKind;
@@ -70,18 +77,21 @@ class Daemon : public Ear {
     Observer observer_;
     Engines* engines_ = nullptr;
     Loaders* loaders_ = nullptr;
+    Guests* guests_ = nullptr;
+    WeightMemory* memory_ = nullptr;
     policies::Documents documents_;
     node::NodeState state_;
     std::deque<node::Event> queue_;
     std::deque<std::shared_ptr<Step>> steps_;
     std::map<node::TimerId, node::TimePoint> timers_;
     std::map<node::InstanceName, std::string> tokens_; // of processes about to be started
-    bool up_ = false, running_ = false, dead_ = false;
+    bool up_ = false, running_ = false, dead_ = false, keeper_too_ = false;
     uint64_t lives_ = 0, events_ = 0, writes_ = 0, tokens_made_ = 0;
     std::optional<uint64_t> points_left_;
     Nanoseconds downtime_{0};
     node::TimePoint disk_full_until_;
     node::TimePoint writer_free_at_;
+    std::vector<WeightMemory::Place> forgotten_; // while it starts
 };
 
 } // namespace berth::simulate

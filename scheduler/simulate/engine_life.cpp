@@ -25,6 +25,8 @@ bool Engines::is_alive(const node::ProcessRef& process) const {
 void Engines::berthd_ended() {
     for (auto& [pid, engine] : engines_) {
         engine.watched = engine.own_child = false;
+        if (engine.maps_others)
+            memory_.set_known(engine.holder(), false);
         if (!engine.session)
             continue;
         engine.session = false;
@@ -119,13 +121,6 @@ Engines::Engine* Engines::find(const node::InstanceName& instance) {
 Engines::Engine* Engines::find(const node::ProcessRef& process) {
     const auto found = engines_.find(process.pid);
     return found != engines_.end() && found->second.process == process ? &found->second : nullptr;
-}
-
-bool Engines::maps(const node::WeightSetId& set, const node::DeviceId& device) const {
-    for (const auto& [pid, engine] : engines_)
-        if (engine.weights == set && !engine.devices.empty() && engine.devices.front() == device)
-            return true;
-    return false;
 }
 
 node::ProcessRef Engines::earlier(const node::InstanceName& instance) const {

@@ -20,7 +20,8 @@ std::string grant_of(const Engines::Engine& engine) {
 
 } // namespace
 
-Engines::Engines(Stage& stage, const Shape& shape, Ear& ear) : stage_(stage), ear_(ear) {
+Engines::Engines(Stage& stage, const Shape& shape, Ear& ear, WeightMemory& memory)
+    : stage_(stage), ear_(ear), memory_(memory) {
     for (const std::string& name : shape.jobs) {
         Dice dice = stage.dice.of(name).of("job");
         jobs_[node::InstanceName(name)] = {dice.between(10, 120), 0, dice.ms(20, 400)};
@@ -104,18 +105,18 @@ void Engines::connect(Engine& engine) {
         later(process, dice.ms(1, 20), [this, granted](Engine& e) { attach(e, granted); });
     else
         work(engine);
+    // The post may have been the end of berthd, or its word the engine's.
+    if (Engine* back = find(process);
+        back != nullptr && back->session && memory_.holder(back->holder()) != nullptr)
+        on_back(back->holder(), back->instance);
 }
 
 void Engines::attach(Engine& engine, uint64_t grant_bytes) {
     if (engine.attached || !engine.session)
         return;
+    if (!engine.weights.empty() && !map_weights(engine))
+        return ask_for_weights(engine, grant_bytes);
     engine.attached = true;
-    if (!engine.weights.empty())
-        for (const node::DeviceId& device : engine.devices)
-            if (!is_resident(engine.weights, device))
-                stage_.wrong("weights-vanished", engine.key + " attaches to " +
-                                                     engine.weights.value + ", which is not on " +
-                                                     device.value + " any more");
     take(engine, grant_bytes);
     Dice dice = dice_of(engine, "warm up");
     Nanoseconds delay = stage_.start_time.value_or(dice.ms(20, 2500));
@@ -126,6 +127,42 @@ void Engines::attach(Engine& engine, uint64_t grant_bytes) {
     if (stage_.fault("start " + engine.key + " is slow", 30))
         delay += dice.ms(2000, 30'000);
     later(engine.process, delay, [this](Engine& e) { ready(e); });
+}
+
+// Only its first device: engines of several are plain programs.
+bool Engines::map_weights(Engine& engine) {
+    const node::DeviceId& device = engine.devices.front();
+    const node::NodeState* state = ear_.state();
+    const node::WeightSet* set =
+        state == nullptr ? nullptr : node::find_set(*state, engine.weights, device);
+    const uint64_t memory = memory_.memory_of(engine.weights, device);
+    if (set == nullptr || set->dropping || memory == 0)
+        return false;
+    memory_.map(engine.holder(), memory, engine.key, true);
+    on_back(engine.holder(), engine.instance);
+    return true;
+}
+
+// They went with the keeper. It asks for them as a newcomer would, and gives up after a while.
+void Engines::ask_for_weights(Engine& engine, uint64_t grant_bytes) {
+    constexpr uint64_t kAsksMax = 12;
+    const node::NodeState* state = ear_.state();
+    const auto i = state->instances.find(engine.instance);
+    const policies::ModelSpec* model =
+        i == state->instances.end() ? nullptr : state->documents.find_model(i->second.spec.model);
+    if (!memory_.keeper_has_died() && !stage_.records_lost)
+        stage_.wrong("weights-vanished", engine.key + " attaches to " + engine.weights.value +
+                                             ", which is not on " + engine.devices.front().value +
+                                             " any more");
+    if (model == nullptr || ++engine.loads_asked > kAsksMax)
+        return end(engine, false, "exit code 1: its weights are gone");
+    engine.maps_others = true;
+    engine.weights = set_of(model->path);
+    const node::LoadRequested asked{
+        node::ModelName(model->name), "", "auto", engine.devices.front(), {}};
+    later(engine.process, milliseconds(1500),
+          [this, grant_bytes](Engine& e) { attach(e, grant_bytes); });
+    ear_.post(asked);
 }
 
 void Engines::ready(Engine& engine) {
@@ -291,7 +328,9 @@ void Engines::end(Engine& engine, bool clean, const std::string& how) {
         stage_.account.set(device, grant_of(engine), 0);
         stage_.account.set(device, "context of " + engine.key, 0);
     }
+    memory_.unmap(engine.holder());
     const Engine gone = engine;
+    on_end(gone.holder());
     engines_.erase(gone.process.pid);
     free_pids_.push_back(gone.process.pid);
     earlier_[gone.instance] = gone.process;

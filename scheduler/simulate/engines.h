@@ -3,6 +3,7 @@
 
 #include "scheduler/simulate/shape.h"
 #include "scheduler/simulate/stage.h"
+#include "scheduler/simulate/weight_memory.h"
 
 #include <functional>
 #include <map>
@@ -30,6 +31,7 @@ class Ear {
 // the shape and the ear outlive it.
 class Engines {
   public:
+    static constexpr uint64_t kHoldersFrom = 1'000'000; // of memory; below: guests
     struct Engine {
         node::InstanceName instance;
         node::ProcessRef process;
@@ -48,6 +50,9 @@ class Engines {
         node::EngineHeld held = node::EngineHeld::kNothing;
         uint64_t commands = 0;
         uint64_t connects_refused = 0;
+        uint64_t loads_asked = 0; // for its weights, which were gone when it came for them
+        bool maps_others = false; // than those that it was started for
+        uint64_t holder() const { return kHoldersFrom + process.start_ticks; }
         node::TimePoint worked_since; // lines are answered from here on
         bool works = false;
         uint64_t work_round = 0;
@@ -60,7 +65,7 @@ class Engines {
         Nanoseconds each{0};
     };
 
-    Engines(Stage& stage, const Shape& shape, Ear& ear);
+    Engines(Stage& stage, const Shape& shape, Ear& ear, WeightMemory& memory);
 
     // What the actor does. start() gives no process when it cannot be started.
     node::ProcessRef start(const node::StartProcess& start, const std::string& token);
@@ -84,11 +89,12 @@ class Engines {
     const std::map<int, Engine>& all() const { return engines_; }
     const std::map<node::InstanceName, Job>& jobs() const { return jobs_; }
     const Engine* of(const node::InstanceName& instance) const; // the one that lives
-    bool maps(const node::WeightSetId& set, const node::DeviceId& device) const;
     // Of a process that has ended, as a word that comes late; pid 0: none has.
     node::ProcessRef earlier(const node::InstanceName& instance) const;
-    // Asked before an engine maps its weights.
-    std::function<bool(const node::WeightSetId&, const node::DeviceId&)> is_resident;
+    // An engine that has weights mapped is connected, or one has ended; by its number as a holder.
+    std::function<void(uint64_t, const node::InstanceName&)> on_back;
+    std::function<void(uint64_t)> on_end;
+    std::function<node::WeightSetId(const std::string& path)> set_of;
 
   private:
     Engine* find(const node::InstanceName& instance);
@@ -98,6 +104,8 @@ class Engines {
                std::function<void(Engine&)> deed);
     void connect(Engine& engine);
     void attach(Engine& engine, uint64_t grant_bytes);
+    bool map_weights(Engine& engine);
+    void ask_for_weights(Engine& engine, uint64_t grant_bytes);
     void ready(Engine& engine);
     void obey(Engine& engine, const node::SendCommand& command);
     void answer(Engine& engine, node::CommandDone done);
@@ -112,6 +120,7 @@ class Engines {
 
     Stage& stage_;
     Ear& ear_;
+    WeightMemory& memory_;
     std::map<int, Engine> engines_; // by pid, the living
     std::map<node::InstanceName, Job> jobs_;
     std::map<node::InstanceName, uint64_t> starts_;

@@ -24,6 +24,9 @@ void Judge::use(const Daemon& daemon, const Engines& engines, const Loaders& loa
 }
 
 void Judge::after_event(const node::Event& event, const std::vector<node::Action>& actions) {
+    // A decision that died with berthd disturbed nobody.
+    if (const auto* recovered = std::get_if<node::InstanceRecovered>(&event))
+        seen_[recovered->name].disruptions = recovered->disruptions;
     for (const std::string& one : node::check_invariants(state()))
         stage_.wrong("invariant", one);
     if (state().ready && !state().stopping) {
@@ -37,8 +40,6 @@ void Judge::after_event(const node::Event& event, const std::vector<node::Action
 
 // The ledger counts at least what is really there.
 void Judge::check_memory() {
-    if (stage_.records_lost && daemon_->lives() > 0)
-        return; // what was granted without a record is counted once its engine is back
     for (const auto& [id, device] : state().devices) {
         const uint64_t truly = stage_.account.used(id);
         const uint64_t counted = node::usage(state(), id).used_bytes();
@@ -51,13 +52,20 @@ void Judge::check_memory() {
 
 void Judge::check_promises(const node::Event& event, const std::vector<node::Action>& actions) {
     // What is asked and not yet answered may be or not be after a crash.
-    if (const auto* hold = std::get_if<node::OperatorHold>(&event))
+    if (const auto* hold = std::get_if<node::OperatorHold>(&event)) {
         holds_.erase(hold->instance);
+        ++changes_["instance/" + hold->instance.value];
+    }
     for (const node::Action& action : actions)
-        if (const auto* device = std::get_if<node::PersistDevice>(&action))
+        if (const auto* device = std::get_if<node::PersistDevice>(&action)) {
             cordons_.erase(device->device.id);
-        else if (const auto* forget = std::get_if<node::ForgetInstance>(&action))
+            ++changes_["device/" + device->device.id.value];
+        } else if (const auto* forget = std::get_if<node::ForgetInstance>(&action)) {
             holds_.erase(forget->instance);
+            ++changes_["instance/" + forget->instance.value];
+        } else if (const auto* done = std::get_if<node::OperationDone>(&action)) {
+            decided_[done->operation.id] = changes_[done->operation.object];
+        }
     for (const node::Action& action : actions) {
         if (const auto* start = std::get_if<node::StartProcess>(&action))
             check_start(*start);
@@ -143,6 +151,9 @@ void Judge::answered(const node::Operation& done) {
         stage_.wrong("no-reason", who + " succeeds without a word");
     if (done.dry_run)
         return;
+    // Its answer may have waited for the disk, and something else may have been decided since.
+    if (decided_[done.id] != changes_[done.object])
+        return check_facts(done);
     if (done.kind == node::OperationKind::kHold || done.kind == node::OperationKind::kRelease)
         holds_[done.instance] = done.kind == node::OperationKind::kHold;
     if (done.kind == node::OperationKind::kCordon || done.kind == node::OperationKind::kUncordon)

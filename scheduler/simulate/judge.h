@@ -58,9 +58,11 @@ class Judge {
     const Loaders* loaders_ = nullptr;
     std::map<node::InstanceName, Seen> seen_;
     std::set<node::OperationId> asked_, done_;
-    std::map<node::InstanceName, bool> holds_;     // that callers were told are in force
-    std::map<node::DeviceId, bool> cordons_;       // the same
-    std::map<node::InstanceName, uint64_t> lines_; // of jobs
+    std::map<node::InstanceName, bool> holds_;      // that callers were told are in force
+    std::map<node::DeviceId, bool> cordons_;        // the same
+    std::map<std::string, uint64_t> changes_;       // of an object's hold or cordon
+    std::map<node::OperationId, uint64_t> decided_; // how many there had been by then
+    std::map<node::InstanceName, uint64_t> lines_;  // of jobs
 };
 
 } // namespace berth::simulate

@@ -13,6 +13,8 @@ using node::InstanceState;
 
 namespace {
 
+constexpr std::chrono::seconds kTryingTime{30};
+
 std::string text_of(const node::Instance& i) {
     return i.name.value + " (" + std::string(to_string(i.state)) +
            (i.reason.empty() ? "" : ", " + i.reason) + (i.message.empty() ? "" : ": " + i.message) +
@@ -29,9 +31,6 @@ bool waits(const node::Instance& i) {
 
 // The records and the keeper lost nothing that was there before.
 void Judge::after_start() {
-    // A decision that died with berthd disturbed nobody.
-    for (const auto& [name, i] : state().instances)
-        seen_[name].disruptions = i.disruptions;
     for (const auto& [place, set] : loaders_->kept()) {
         const node::WeightSet* found = node::find_set(state(), place.second, place.first);
         if (found == nullptr)
@@ -73,17 +72,21 @@ void Judge::when_settled() {
                                            std::string(to_string(operation.kind)) + " " +
                                            operation.object + ") has not ended");
     for (const auto& [id, load] : state().loads)
-        stage_.wrong("stuck", "a load of " + load.key.path + " onto " + load.key.device.value +
-                                  " has not ended (" + load.phase + ")");
+        if (!load.is_private || load.state != node::Load::State::kLoading) // an engine's may stay
+            stage_.wrong("stuck", "a load of " + load.key.path + " onto " + load.key.device.value +
+                                      " has not ended (" + load.phase + ")");
     for (const auto& [key, set] : state().weights)
         if (set.dropping)
             stage_.wrong("stuck", "weight set " + set.id.value + " is being dropped on " +
                                       set.device.value + " for ever");
     for (const auto& [name, i] : state().instances) {
         switch (i.state) {
+        case InstanceState::kPreempting: // where no rung may follow, a silent one is tried again
+            if (stage_.now - i.since < kTryingTime)
+                break;
+            [[fallthrough]];
         case InstanceState::kLoading:
         case InstanceState::kStarting:
-        case InstanceState::kPreempting:
         case InstanceState::kResuming:
         case InstanceState::kUnkillable:
             stage_.wrong("stuck", text_of(i) + " stays so");

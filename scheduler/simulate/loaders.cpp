@@ -10,12 +10,8 @@ namespace berth::simulate {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-Loaders::Loaders(Stage& stage, const Shape& shape, Ear& ear, Engines& engines)
-    : stage_(stage), shape_(shape), ear_(ear), engines_(engines) {
-    engines_.is_resident = [this](const node::WeightSetId& set, const node::DeviceId& device) {
-        return is_kept(set, device);
-    };
-}
+Loaders::Loaders(Stage& stage, const Shape& shape, Ear& ear, WeightMemory& memory)
+    : stage_(stage), shape_(shape), ear_(ear), memory_(memory) {}
 
 node::WeightSetId Loaders::set_of(const std::string& path) const {
     const auto version = versions_.find(path);
@@ -92,8 +88,8 @@ void Loaders::copy(const node::StartCopy& copy) {
     loader.image = copy.to == node::kImageTier;
     const std::string what = "copy of " + copy.set.value + " to " + copy.to.value;
     loader.name = what + " " + std::to_string(++runs_[what]);
-    const auto from = kept_.find({copy.source, copy.set});
-    if (from == kept_.end())
+    const auto from = kept().find({copy.source, copy.set});
+    if (from == kept().end())
         stage_.wrong("weights-vanished", copy.set.value + " is to be copied from " +
                                              copy.source.value + ", where it is no more");
     else
@@ -108,8 +104,22 @@ void Loaders::copy(const node::StartCopy& copy) {
     if (stage_.fault(kept.name + " dies", 60))
         return later(copy.load, dice.ms(5, 50),
                      [this](Loader& l) { leave(l, "killed by SIGKILL"); });
-    if (!kept.image)
-        return later(copy.load, dice.ms(5, 200), [this](Loader& l) { plan(l); });
+    if (stage_.fault(kept.name + " finds the disk full", 30))
+        return later(copy.load, dice.ms(5, 50), [this](Loader& l) {
+            fail(l, Error{ErrorCode::kResourceExhausted, "no space left", "DiskFull", 0});
+        });
+    if (!kept.image) {
+        const bool other = stage_.fault(kept.name + " plans another set", 15);
+        const bool huge = stage_.fault(kept.name + " plans more than there is", 15);
+        return later(copy.load, dice.ms(5, 200), [this, other, huge](Loader& l) {
+            Loader planned = l;
+            if (other)
+                planned.set = node::WeightSetId("another");
+            if (huge)
+                planned.overhead = 100ULL << 40;
+            plan(planned);
+        });
+    }
     stage_.account.set(kept.device, owner_of(kept), kept.overhead);
     later(copy.load, dice.ms(100, 5000), [this](Loader& l) {
         images_[l.set] = l.file;
@@ -118,7 +128,7 @@ void Loaders::copy(const node::StartCopy& copy) {
     });
 }
 
-void Loaders::plan(Loader& loader) {
+void Loaders::plan(const Loader& loader) {
     ear_.post(node::LoadPlanned{loader.id, "fp-" + loader.set.value, loader.set, loader.bytes,
                                 loader.overhead});
 }
@@ -131,8 +141,6 @@ void Loaders::go(node::LoadId id) {
     stage_.account.set(loader.device, owner_of(loader), loader.overhead);
     stage_.account.set(loader.target, "weights " + owner_of(loader), loader.bytes);
     stage_.check_account();
-    if (loader.is_private)
-        return; // it stays its guest's
     Dice dice = stage_.dice.of(loader.name).of("go");
     if (stage_.fault(loader.name + " dies on the way", 40))
         return later(id, dice.ms(10, 500), [this](Loader& l) { leave(l, "killed by SIGKILL"); });
@@ -140,7 +148,7 @@ void Loaders::go(node::LoadId id) {
         return later(id, dice.ms(10, 500), [this](Loader& l) {
             fail(l, Error{ErrorCode::kIo, "a read failed", "IoFailed", 0});
         });
-    if (!loader.held_by_guest && stage_.fault(loader.name + " stalls", 15))
+    if (stage_.fault(loader.name + " stalls", 15))
         return;
     const bool lies = stage_.fault(loader.name + " seals more than it had planned", 15);
     later(id, dice.ms(10, 1000), [this](Loader& l) {
@@ -178,45 +186,41 @@ void Loaders::kill(node::LoadId id) {
 
 void Loaders::keep(const node::KeepWeights& keep) {
     const auto found = loaders_.find(keep.load);
-    const Place place{keep.set.device, keep.set.id};
-    if (found == loaders_.end() || !found->second.sealed) {
+    if (found == loaders_.end())
+        return; // a guest's
+    if (!found->second.sealed) {
         stage_.wrong("kept-nothing", "weight set " + keep.set.id.value +
                                          " is to be kept, and its "
                                          "loader has sealed none");
         return;
     }
-    if (kept_.contains(place))
-        stage_.wrong("weights-changed", "weight set " + keep.set.id.value +
-                                            " is kept a second time on " + keep.set.device.value);
     Loader& loader = found->second;
     stage_.account.set(loader.target, "weights " + owner_of(loader), 0);
-    stage_.account.set(place.first, "weights " + place.second.value, loader.bytes);
-    Kept& set = kept_[place];
+    WeightMemory::Kept set;
     set.bytes = loader.bytes;
     set.fingerprint = keep.set.fingerprint;
     set.pinned = keep.set.pinned;
-    set.published = loader.held_by_guest;
     if (!keep.set.keys.empty())
         set.path = keep.set.keys.begin()->path;
     if (!keep.set.models.empty())
         set.model = *keep.set.models.begin();
+    memory_.keep({keep.set.device, keep.set.id}, std::move(set));
     later(keep.load, milliseconds(5), [this](Loader& l) { leave(l, "exit code 0"); });
 }
 
 void Loaders::drop(const node::DropWeights& drop, Records& records) {
-    const Place place{drop.device, drop.set};
-    if (engines_.maps(drop.set, drop.device))
-        stage_.wrong("dropped-under-lease", "weight set " + drop.set.value + " is dropped on " +
-                                                drop.device.value + " while an engine maps it");
-    for (const auto& [number, guest] : guests_)
-        if (guest.place == place)
-            stage_.wrong("dropped-under-lease", "weight set " + drop.set.value + " is dropped on " +
-                                                    drop.device.value + " while guest " +
-                                                    std::to_string(number) + " maps it");
+    const std::string what = "drop of " + drop.set.value + " on " + drop.device.value;
+    if (stage_.fault(what + " " + std::to_string(++runs_[what]) + " fails", 40)) {
+        stage_.after(milliseconds(4), [this, drop] {
+            ear_.post(node::DropFailed{drop.set, drop.device,
+                                       Error{ErrorCode::kIo, "the keeper is busy", "", 16}});
+        });
+        return;
+    }
     if (drop.device == node::kImageTier)
         images_.erase(drop.set);
-    kept_.erase(place);
-    stage_.account.set(drop.device, "weights " + drop.set.value, 0);
+    else
+        memory_.drop({drop.device, drop.set});
     stage_.after(milliseconds(4), [this, drop, &records] {
         if (ear_.state() == nullptr)
             return;
@@ -225,20 +229,13 @@ void Loaders::drop(const node::DropWeights& drop, Records& records) {
     });
 }
 
-void Loaders::pin(const node::WeightSet& set) {
-    if (const auto found = kept_.find({set.device, set.id}); found != kept_.end())
-        found->second.pinned = set.pinned;
-}
-
-// Loaders live by their connection; guests end with theirs.
+// Loaders live by their connection.
 void Loaders::berthd_ended() {
     for (const auto& [id, loader] : loaders_) {
         stage_.account.set(loader.device, owner_of(loader), 0);
         stage_.account.set(loader.target, "weights " + owner_of(loader), 0);
     }
     loaders_.clear();
-    publishing_.clear();
-    guests_.clear();
 }
 
 void Loaders::checkpoint_changes(const std::string& path) {
@@ -247,62 +244,11 @@ void Loaders::checkpoint_changes(const std::string& path) {
     ++version;
     // It is noticed by the next who looks; here that is at once.
     std::vector<node::DeviceId> devices;
-    for (const auto& [place, set] : kept_)
+    for (const auto& [place, set] : kept())
         if (place.second == old && !node::is_tier(place.first))
             devices.push_back(place.first);
     for (const node::DeviceId& device : devices)
         ear_.post(node::WeightsStale{old, device, path, "size"});
-}
-
-void Loaders::guest_takes(uint64_t guest, const node::WeightSetId& set,
-                          const node::DeviceId& device) {
-    const node::NodeState* state = ear_.state();
-    if (state == nullptr || guests_.contains(guest))
-        return;
-    const node::WeightSet* found = node::find_set(*state, set, device);
-    if (found == nullptr || found->dropping || !is_kept(set, device))
-        return; // the actor looks before it hands one out
-    guests_[guest].place = {device, set};
-    ear_.post(node::LeaseOpened{node::LeaseId{guest}, set, device, "guest", {}});
-}
-
-void Loaders::guest_leaves(uint64_t guest) {
-    if (guests_.erase(guest) > 0)
-        ear_.post(node::LeaseClosed{node::LeaseId{guest}});
-}
-
-void Loaders::guest_publishes(uint64_t guest, const node::DeviceId& device, uint64_t bytes,
-                              bool is_private) {
-    if (ear_.state() == nullptr || publishing_.contains(guest))
-        return;
-    Loader& loader = publishing_[guest];
-    loader.device = loader.target = device;
-    loader.set = node::WeightSetId("published" + std::to_string(guest % 3));
-    loader.bytes = bytes;
-    loader.held_by_guest = true;
-    loader.is_private = is_private;
-    loader.name = "publication " + std::to_string(guest);
-    ear_.post(node::PublishRequested{
-        guest, loader.set, device, {}, "guest", {}, bytes, 0, false, is_private});
-}
-
-void Loaders::answered(const node::PublicationAnswered& answer) {
-    const auto found = publishing_.find(answer.publication);
-    if (found == publishing_.end())
-        return;
-    Loader loader = found->second;
-    publishing_.erase(found);
-    if (!answer.load)
-        return;
-    loader.id = *answer.load;
-    add(loader);
-    if (loader.is_private) // the guest holds it for a while
-        later(loader.id, stage_.dice.of(loader.name).ms(500, 20'000), [this](Loader& l) {
-            stage_.account.set(l.target, "weights " + owner_of(l), 0);
-            const node::LoadId id = l.id;
-            loaders_.erase(id);
-            ear_.post(node::PrivateLoadEnded{id});
-        });
 }
 
 } // namespace berth::simulate

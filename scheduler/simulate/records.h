@@ -19,8 +19,9 @@ struct Durable {
     std::map<node::DeviceId, std::string> cordons; // and why
 };
 
-// The records of a simulated node, kept as the fields that recovery reads (what
-// scheduler/act/record_mapping.h writes). Tests put the real store behind it. One thread.
+// The records of a simulated node: of instances and weight sets what node::durable() names, of
+// which scheduler/act/record_mapping.h makes the real ones. Tests put the real store behind it. One
+// thread.
 class Records {
   public:
     Records() = default;

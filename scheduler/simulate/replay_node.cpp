@@ -65,11 +65,13 @@ ReplayNode::ReplayNode(Shape shape, const ServiceModel& model)
               [this](const node::Event&, const std::vector<node::Action>& actions) {
                   observe(actions);
               }),
-      engines_(stage_, shape_, daemon_), loaders_(stage_, shape_, daemon_, engines_) {
+      memory_(stage_), engines_(stage_, shape_, daemon_, memory_),
+      loaders_(stage_, shape_, daemon_, memory_), guests_(stage_, daemon_, memory_) {
     stage_.faulty = false;
     stage_.start_time = model.start_time;
     stage_.load_bytes_per_second = model.load_bytes_per_second;
-    daemon_.use(engines_, loaders_);
+    daemon_.use(engines_, loaders_, guests_, memory_);
+    join(engines_, loaders_, guests_);
     daemon_.on_answer = [](const node::Operation&) {};
     for (const Shape::Device& device : shape_.devices)
         stage_.account.add_device(device.id, device.bytes);

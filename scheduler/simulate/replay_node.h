@@ -52,8 +52,10 @@ class ReplayNode {
     Stage stage_{1};
     Records records_;
     Daemon daemon_;
+    WeightMemory memory_;
     Engines engines_;
     Loaders loaders_;
+    Guests guests_;
     std::vector<Server> servers_;
     std::vector<double> ttft_ms_;
     size_t next_server_ = 0, open_ = 0;            // arrivals that have no first token yet

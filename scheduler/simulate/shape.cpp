@@ -108,10 +108,8 @@ void draw_devices(Dice dice, Shape& shape, const ShapeLimits& limits) {
     const bool large = dice.one_in(40);
     const bool cuda = dice.one_in(2);
     shape.scale = cuda ? 8 : 1;
-    const size_t count = std::min<size_t>(large            ? dice.between(4, 16)
-                                          : dice.one_in(3) ? 2
-                                                           : 1,
-                                          limits.devices_max);
+    const size_t drawn = large ? dice.between(4, 16) : dice.one_in(3) ? 2 : 1;
+    const size_t count = std::clamp(drawn, limits.devices_min, limits.devices_max);
     const uint64_t bytes = (cuda ? dice.between(10, 40) : dice.between(2, 8)) * kGi;
     for (size_t n = 0; n < count; ++n) {
         Shape::Device device;
@@ -183,6 +181,40 @@ policies::PolicySpec draw_policy(Dice dice, const Shape& shape) {
     return policy;
 }
 
+namespace {
+
+// Every second one is of a class that makes the others give way, ends soon and comes again.
+void contest(Shape& shape) {
+    policies::PolicySpec& policy = *shape.documents.policy;
+    policy.mode = policies::PolicyMode::kEnforce;
+    policy.tenants.clear();
+    policy.preemption.disruption_budget = {1, minutes(10)};
+    policy.preemption.exempt_time = seconds(0);
+    policy.preemption.min_priority_delta = 10;
+    policy.preemption.fallback_evict = true;
+    for (PriorityClass& one : policy.classes)
+        one.preempts_lower = one.preempts_lower || one.name == "middle";
+    shape.jobs.clear();
+    bool high = false;
+    for (policies::InstanceSpec& spec : shape.documents.instances) {
+        high = !high;
+        spec.class_name = high ? "middle" : "batch";
+        spec.slo.reset();
+        spec.tenant.clear();
+        spec.devices.clear();
+        spec.device_count = 1;
+        spec.restart = policies::RestartPolicy::kAlways;
+        spec.engine.driver = high ? policies::DriverKind::kProcess : policies::DriverKind::kBerth;
+        spec.model = high ? "" : "m0";
+        if (!high)
+            shape.jobs.insert(spec.name);
+        spec.memory_request_bytes = shape.devices.front().bytes / 3;
+        spec.memory_limit_bytes = spec.memory_request_bytes;
+    }
+}
+
+} // namespace
+
 Shape draw_shape(uint64_t seed, const std::set<std::string>& without, ShapeLimits limits) {
     const Dice all(seed);
     Shape shape;
@@ -204,7 +236,7 @@ Shape draw_shape(uint64_t seed, const std::set<std::string>& without, ShapeLimit
         dice.between(2, 6) + shape.devices.size() * (shape.devices.size() > 2 ? 4 : 0);
     if (dice.one_in(200))
         instances = dice.between(100, 1000);
-    instances = std::min(instances, limits.instances_max);
+    instances = std::clamp(instances, limits.instances_min, limits.instances_max);
     shape.drawn = instances;
     for (size_t n = 0; n < instances; ++n) {
         policies::InstanceSpec spec = draw_instance(all.of("instance", n), shape, n);
@@ -214,6 +246,8 @@ Shape draw_shape(uint64_t seed, const std::set<std::string>& without, ShapeLimit
             shape.jobs.insert(spec.name);
         shape.documents.instances.push_back(std::move(spec));
     }
+    if (limits.contested)
+        contest(shape);
     return shape;
 }
 

@@ -31,8 +31,11 @@ struct Shape {
 };
 
 struct ShapeLimits {
-    size_t devices_max = 16;
-    size_t instances_max = 1000;
+    size_t devices_min = 1, devices_max = 16;
+    size_t instances_min = 1, instances_max = 1000;
+    // Instances of two classes that do not fit beside each other come and go, and the policy lets a
+    // victim give way but once in a while: what is to protect victims is in use all the time.
+    bool contested = false;
 };
 
 // Mostly small nodes: one or two devices with two to six instances; one seed in forty has up to 16

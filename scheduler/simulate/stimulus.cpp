@@ -43,6 +43,7 @@ constexpr std::array<Word, static_cast<size_t>(Kind::kKindsMax)> kWords{{
     {"guest-leaves", 5, '-'},
     {"guest-publishes", 3, 'd'},
     {"berthd-killed", 5, '-'},
+    {"keeper-killed", 2, '-'},
     {"berthd-stops", 1, '-'},
     {"disk-full", 2, '-'},
     {"clock-jumps", 2, '-'},
@@ -75,6 +76,7 @@ void draw_numbers(Stimulus& one, Dice& dice) {
         one.b = dice.below(2);
         break;
     case Kind::kBerthdKilled:
+    case Kind::kKeeperKilled:
         one.a = dice.one_in(3) ? 0 : dice.below(40);
         one.b = dice.one_in(3) ? dice.between(1000, 20'000) : dice.between(20, 400);
         break;

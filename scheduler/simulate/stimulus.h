@@ -39,6 +39,7 @@ struct Stimulus {
         kGuestLeaves,
         kGuestPublishes, // b: 1 for itself alone
         kBerthdKilled,   // a: writes and actions from now; b: milliseconds it is away
+        kKeeperKilled,   // together with berthd: the same
         kBerthdStops,
         kDiskFull,   // a: milliseconds
         kClockJumps, // a: seconds, b: 1 backwards

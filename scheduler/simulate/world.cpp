@@ -25,19 +25,34 @@ World::World(const Plan& plan, std::unique_ptr<Records> records)
               [this](const node::Event& event, const std::vector<node::Action>& actions) {
                   judge_.after_event(event, actions);
                   for (const node::Action& action : actions)
-                      if (const auto* told = std::get_if<node::EmitEvent>(&action))
-                          outcome_.reached.insert(told->reason);
+                      reach(action);
               }),
-      engines_(stage_, shape_, daemon_), loaders_(stage_, shape_, daemon_, engines_) {
+      memory_(stage_), engines_(stage_, shape_, daemon_, memory_),
+      loaders_(stage_, shape_, daemon_, memory_), guests_(stage_, daemon_, memory_) {
     stage_.withheld = plan_.withheld;
     stage_.keeps_log = plan_.keeps_log;
-    daemon_.use(engines_, loaders_);
+    daemon_.use(engines_, loaders_, guests_, memory_);
+    join(engines_, loaders_, guests_);
     judge_.use(daemon_, engines_, loaders_);
     daemon_.on_answer = [this](const node::Operation& done) { judge_.answered(done); };
     daemon_.on_start = [this] { judge_.after_start(); };
     for (const Shape::Device& device : shape_.devices)
         stage_.account.add_device(device.id, device.bytes);
     began_ = stage_.now;
+}
+
+void World::reach(const node::Action& action) {
+    std::set<std::string>& reached = outcome_.reached;
+    if (const auto* told = std::get_if<node::EmitEvent>(&action))
+        reached.insert(told->reason);
+    else if (const auto* command = std::get_if<node::SendCommand>(&action))
+        reached.insert("send " + std::string(to_string(command->kind)));
+    else if (const auto* load = std::get_if<node::StartLoad>(&action))
+        reached.insert("load from " + load->source.value);
+    else if (const auto* copy = std::get_if<node::StartCopy>(&action))
+        reached.insert("copy from " + copy->source.value + " to " + copy->to.value);
+    else if (std::holds_alternative<node::TidyImages>(action))
+        reached.insert("tidy images");
 }
 
 Outcome World::run() {
@@ -134,8 +149,7 @@ void World::settle(Nanoseconds time) {
 
 void World::remove_all() {
     stage_.note("all is removed");
-    for (uint64_t guest = 0; guest < 10; ++guest)
-        loaders_.guest_leaves(guest);
+    guests_.all_leave();
     policies::Documents none = daemon_.documents();
     none.instances.clear();
     for (policies::ModelSpec& model : none.models)

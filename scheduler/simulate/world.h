@@ -35,7 +35,7 @@ struct Outcome {
     std::set<std::string> faults; // that happened
     Nanoseconds calm_at{0};
     std::deque<std::string> log;
-    std::set<std::string> reached; // reasons of what happened: what a run has seen
+    std::set<std::string> reached; // what a run has seen: reasons, commands, loads, copies
 };
 
 // One simulated node: devices, engines, loaders, berthd, operators and a judge, from a seed. First
@@ -48,6 +48,7 @@ class World {
     const Shape& shape() const { return shape_; }
 
   private:
+    void reach(const node::Action& action);
     void storm();
     void settle(Nanoseconds time);
     void remove_all();
@@ -59,6 +60,7 @@ class World {
     void node_suffers(const Stimulus& stimulus);
     void change_documents(const Stimulus& stimulus);
     void late_word(const Stimulus& stimulus);
+    void late_drop(const node::WeightSetId& id, bool failed);
     void tell_time();
     node::OperationId ask(const Stimulus& stimulus);
     node::WeightSetId set_of(const std::string& model) const;
@@ -70,8 +72,10 @@ class World {
     std::unique_ptr<Records> records_;
     Judge judge_;
     Daemon daemon_;
+    WeightMemory memory_;
     Engines engines_;
     Loaders loaders_;
+    Guests guests_;
     Outcome outcome_;
     size_t next_ = 0;         // of the script, or the next draw
     Nanoseconds drawn_at_{0}; // of the last draw

@@ -91,13 +91,12 @@ void World::programs_do(const Stimulus& s) {
     case Stimulus::Kind::kArrivals:
         return engines_.arrivals(instance, s.a, s.b == 1);
     case Stimulus::Kind::kGuestTakes:
-        return loaders_.guest_takes(s.a, set_of(s.object),
-                                    shape_.devices[s.b % shape_.devices.size()].id);
+        return guests_.takes(s.a, set_of(s.object), shape_.devices[s.b % shape_.devices.size()].id);
     case Stimulus::Kind::kGuestLeaves:
-        return loaders_.guest_leaves(s.a);
+        return guests_.leaves(s.a);
     case Stimulus::Kind::kGuestPublishes:
-        return loaders_.guest_publishes(100 + s.number, node::DeviceId(s.object),
-                                        (s.a + 100) * shape_.scale << 20, s.b % 2 == 1);
+        return guests_.publishes(100 + s.number, node::DeviceId(s.object),
+                                 (s.a + 100) * shape_.scale << 20, s.b % 2 == 1);
     case Stimulus::Kind::kCheckpointChanges:
         if (const policies::ModelSpec* model = shape_.documents.find_model(s.object))
             loaders_.checkpoint_changes(model->path);
@@ -113,6 +112,8 @@ void World::node_suffers(const Stimulus& s) {
         return change_documents(s);
     case Stimulus::Kind::kBerthdKilled:
         return daemon_.kill_in(s.a, milliseconds(s.b));
+    case Stimulus::Kind::kKeeperKilled:
+        return daemon_.kill_in(s.a, milliseconds(s.b), true);
     case Stimulus::Kind::kBerthdStops:
         daemon_.post(node::Shutdown{});
         stage_.after(milliseconds(100), [this] { daemon_.kill(); });
@@ -175,7 +176,7 @@ void World::late_word(const Stimulus& s) {
     const node::NodeState* state = daemon_.state();
     if (state == nullptr)
         return;
-    switch (s.a % 7) {
+    switch (s.a % 11) {
     case 0:
     case 1:
         if (const node::ProcessRef earlier = engines_.earlier(instance);
@@ -192,8 +193,29 @@ void World::late_word(const Stimulus& s) {
             node::LoadSealed{node::LoadId{1'000'000'000 + s.b}, "f", set_of("m0"), 1ULL << 30});
     case 5:
         return daemon_.post(node::ImageWritten{node::LoadId{1'000'000'000 + s.b}, 1ULL << 30});
-    default:
+    case 6:
         return daemon_.post(node::LeaseClosed{node::LeaseId{1'000'000'000 + s.b}});
+    case 7:
+        return daemon_.post(node::LoaderExited{node::LoadId{1'000'000'000 + s.b}, "gone"});
+    case 8:
+        return daemon_.post(node::BytesConfirmed{instance, 1ULL << 40, {1, 1}});
+    default:
+        return late_drop(set_of("m" + std::to_string(s.b % 3)), s.a % 11 == 9);
+    }
+}
+
+// Of one that is there, and is not being dropped.
+void World::late_drop(const node::WeightSetId& id, bool failed) {
+    for (const Shape::Device& device : shape_.devices) {
+        const node::NodeState* state = daemon_.state();
+        const node::WeightSet* set =
+            state == nullptr ? nullptr : node::find_set(*state, id, device.id);
+        if (set == nullptr || set->dropping)
+            continue;
+        if (failed)
+            daemon_.post(node::DropFailed{id, device.id, Error{ErrorCode::kIo, "late", "", 5}});
+        else
+            daemon_.post(node::WeightsDropped{id, device.id});
     }
 }
 

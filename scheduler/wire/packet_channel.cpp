@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <fcntl.h>
+#include <utility>
 
 namespace berth {
 
@@ -199,14 +200,27 @@ void PacketChannel::close(std::string why) {
     open_ = false;
     queue_.clear();
     pace_.cancel();
+    end_reason_ = std::move(why);
     // The handlers may hold the last reference to whatever called us: tell them from a fresh turn.
-    asio::post(socket_.get_executor(), [self = shared_from_this(), reason = std::move(why)] {
-        boost::system::error_code ignored;
-        self->socket_.close(ignored);
-        Handlers handlers = std::move(self->handlers_);
-        if (handlers.on_close)
-            handlers.on_close(reason);
-    });
+    if (round_)
+        round_->ready(shared_from_this());
+    else
+        asio::post(socket_.get_executor(), [self = shared_from_this()] { self->end(); });
+}
+
+void PacketChannel::take_turn() {
+    if (open_)
+        read_turn();
+    else
+        end();
+}
+
+void PacketChannel::end() {
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+    const Handlers handlers = std::exchange(handlers_, {});
+    if (handlers.on_close)
+        handlers.on_close(end_reason_);
 }
 
 } // namespace berth

@@ -45,7 +45,7 @@ class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
         std::function<void(const std::string& why)> on_close;
     };
 
-    // With a round the channel is read in its turns.
+    // With a round the channel is read, and its end is told, in its turns.
     static std::shared_ptr<PacketChannel> open(boost::asio::io_context& context, UniqueFd socket,
                                                Handlers handlers,
                                                std::shared_ptr<ReadRound> round = {});
@@ -59,6 +59,7 @@ class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
     void close_after_sending(std::string why);
     void close(std::string why);
     bool is_open() const { return open_; }
+    bool is_ending() const { return !open_ || draining_; }
 
   private:
     friend class ReadRound;
@@ -77,7 +78,9 @@ class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
                   std::shared_ptr<ReadRound> round);
     void wait_readable();
     void wait_writable();
+    void take_turn();
     void read_turn();
+    void end();
     bool may_read_now(); // else it goes on by itself later
     void write_turn();
     void enqueue(const std::string& payload, const std::vector<int>& fds);
@@ -94,6 +97,7 @@ class PacketChannel : public std::enable_shared_from_this<PacketChannel> {
     bool reading_ = false;  // a wait for the next message is under way
     bool draining_ = false; // no more reads; close when the queue is empty
     std::string drain_reason_;
+    std::string end_reason_;
 };
 
 } // namespace berth

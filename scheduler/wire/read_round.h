@@ -11,9 +11,9 @@ namespace berth {
 
 class PacketChannel;
 
-// The channels that have something to say, one turn each and round again. A turn of the loop takes
-// as many as fit into kTurnMax, so that whatever else waits for the loop (a timer, a decision, an
-// operator) waits that long at most, however many peers talk at once.
+// The channels that have something to say or have ended, one turn each and round again. A turn of
+// the loop takes as many as fit into kTurnMax, so that whatever else waits for the loop (a timer, a
+// decision, an operator) waits that long at most, however many peers talk or leave at once.
 //
 // Thread rule: the io_context's one thread, which outlives it. Keeps a channel alive until its
 // turn.
@@ -26,13 +26,17 @@ class ReadRound : public std::enable_shared_from_this<ReadRound> {
     ReadRound& operator=(const ReadRound&) = delete;
 
     void ready(std::shared_ptr<PacketChannel> channel);
+    // No more rounds: each has its turn by itself, and nothing is kept alive here.
+    void stop();
 
   private:
     void run();
+    void alone(std::shared_ptr<PacketChannel> channel);
 
     boost::asio::io_context& context_;
     std::deque<std::shared_ptr<PacketChannel>> ready_;
     bool posted_ = false;
+    bool stopped_ = false;
 };
 
 } // namespace berth

@@ -2,6 +2,7 @@
 #include "scheduler/wire/session_server.h"
 
 #include "base/log.h"
+#include "scheduler/wire/read_round.h"
 #include "scheduler/wire/system_names.h"
 
 #include <boost/asio/io_context.hpp>
@@ -14,6 +15,14 @@
 namespace berth {
 
 namespace asio = boost::asio;
+
+namespace {
+
+// How often it is looked for silent ones, and how soon again while there are more.
+constexpr std::chrono::milliseconds kSilentLook{1000};
+constexpr std::chrono::milliseconds kSilentPause{1};
+
+} // namespace
 
 Result<PeerPolicy> PeerPolicy::of(uint32_t own_uid, const std::string& group) {
     PeerPolicy policy{own_uid, group, {}};
@@ -73,6 +82,7 @@ void SessionServer::stop() {
     }
     retry_.cancel();
     silent_.cancel();
+    round_->stop();
     for (auto& [id, session] : sessions_)
         session.channel->close("berthd stops");
     sessions_.clear();
@@ -191,7 +201,7 @@ void SessionServer::admit(UniqueFd socket) {
     ++users_[peer->uid].sessions;
     ++users_[peer->uid].half_open;
     observer_.on_session(id, *peer);
-    watch_silent();
+    watch_silent(kSilentLook);
 }
 
 std::optional<Error> SessionServer::no_room_for(int socket, uint32_t uid) const {
@@ -239,26 +249,35 @@ void SessionServer::forget(SessionId id) {
 }
 
 // Once a second, and only while somebody has not said hello.
-void SessionServer::watch_silent() {
+void SessionServer::watch_silent(std::chrono::milliseconds after) {
     if (watching_silent_ || half_open_ == 0)
         return;
     watching_silent_ = true;
-    silent_.expires_after(std::chrono::seconds(1));
+    silent_.expires_after(after);
     silent_.async_wait([this, alive = std::weak_ptr(alive_)](boost::system::error_code error) {
         if (error || alive.expired())
             return;
         watching_silent_ = false;
-        auto too_old = std::chrono::steady_clock::now() - kHelloMax;
-        for (const auto& [id, session] : sessions_)
-            if (!session.greeted && session.opened < too_old)
-                fail_and_close(id, 0,
-                               Error{ErrorCode::kDeadlineExceeded,
-                                     fmt::format("nothing was said on this connection for {} s: a "
-                                                 "session begins with hello",
-                                                 kHelloMax.count()),
-                                     "NoHello", 0});
-        watch_silent();
+        watch_silent(end_silent() ? kSilentPause : kSilentLook);
     });
+}
+
+bool SessionServer::end_silent() {
+    const auto too_old = std::chrono::steady_clock::now() - kHelloMax;
+    int ended = 0;
+    for (const auto& [id, session] : sessions_) {
+        if (session.greeted || session.opened >= too_old || session.channel->is_ending())
+            continue;
+        if (ended++ == kSilentPerTurn)
+            return true;
+        fail_and_close(id, 0,
+                       Error{ErrorCode::kDeadlineExceeded,
+                             fmt::format("nothing was said on this connection for {} s: a session "
+                                         "begins with hello",
+                                         kHelloMax.count()),
+                             "NoHello", 0});
+    }
+    return false;
 }
 
 void SessionServer::receive(SessionId id, Packet packet) {

@@ -4,7 +4,6 @@
 #include "base/descriptors.h"
 #include "engine_shim/protocol/messages.h"
 #include "scheduler/wire/packet_channel.h"
-#include "scheduler/wire/read_round.h"
 
 #include <boost/asio/steady_timer.hpp>
 
@@ -16,6 +15,8 @@
 #include <vector>
 
 namespace berth {
+
+class ReadRound;
 
 using SessionId = uint64_t;
 
@@ -51,8 +52,9 @@ class SessionServer {
     static constexpr size_t kHalfOpenMax = 512;
     static constexpr size_t kHalfOpenPerUserMax = 256;
     static constexpr std::chrono::seconds kHelloMax{10};
-    // Newcomers looked at before those who are in get their turn.
-    static constexpr int kAcceptsPerTurn = 32;
+    // Newcomers looked at before those who are in get their turn, and silent ones ended.
+    static constexpr int kAcceptsPerTurn = 16;
+    static constexpr int kSilentPerTurn = 16;
 
     class Observer {
       public:
@@ -100,7 +102,8 @@ class SessionServer {
     std::optional<Error> no_room_for(int socket, uint32_t uid) const;
     void greeted(Session& session);
     void forget(SessionId id);
-    void watch_silent();
+    void watch_silent(std::chrono::milliseconds after);
+    bool end_silent(); // whether there are more of them
     void refuse(const UniqueFd& socket, Error error);
     bool says_it_now();
     void receive(SessionId id, Packet packet);

@@ -70,6 +70,23 @@ TEST(TenantGate, AnInstanceIsOfTheTenantThatItsDocumentNames) {
     EXPECT_FALSE(may(1001, "/models/large", "free"));
 }
 
+TEST(TenantGate, ChangedListsOfATenantHoldFromTheNextAttachOn) {
+    node::NodeState state = state_of();
+    TenantGate gate;
+    const auto may_now = [&](uint32_t uid, const char* path) {
+        return gate.allows(state, {node::InstanceName(), uid}, path, "").has_value();
+    };
+    EXPECT_FALSE(may_now(1001, "/models/large"));
+    state.policy.tenants[0].may_attach = {"large"};
+    EXPECT_TRUE(may_now(1001, "/models/large"));
+    EXPECT_FALSE(may_now(1001, "/models/small"));
+    EXPECT_FALSE(may_now(1002, "/models/small"));
+    state.policy.tenants[1].users = {};
+    EXPECT_TRUE(may_now(1002, "/models/small")) << "of no tenant any more: not restricted";
+    state.policy.tenants[2].users = {"1002"};
+    EXPECT_FALSE(may_now(1002, "/models/small"));
+}
+
 TEST(TenantGate, APublishedSetGoesByTheModelThatItsPublisherNamed) {
     EXPECT_TRUE(may(1001, "", "", "small"));
     EXPECT_FALSE(may(1001, "", "", "large"));

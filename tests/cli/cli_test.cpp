@@ -108,6 +108,71 @@ TEST(Cli, PreemptWithWaitSendsWhatWasAskedAndShowsPhasesAndBytes) {
     EXPECT_THAT(node.seen()[1].target, StartsWith("/v1/operations/op-1?wait=30000ms"));
 }
 
+TEST(Cli, AShrinkSendsItsGrantByTheNameThatTheNodeReads) {
+    FakeNode node;
+    node.on("POST", "/v1/instances/{name}:preempt", kRunning, 202);
+    node.start();
+    Ran ran = run_berth(node.socket(), "preempt nightly --mode Shrink --grant 512Mi");
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_EQ(json_of(node.seen()[0].body), json_of(R"({"mode":"Shrink","grantBytes":"512Mi"})"));
+    EXPECT_EQ(run_berth(node.socket(), "preempt nightly --mode Shrink --grant lots").exit_code, 2);
+}
+
+TEST(Cli, DeleteEndsAnInstanceWaitsUntilNobodyHasItsNameAndSendsTheTagItIsHeldTo) {
+    FakeNode node;
+    auto looks = std::make_shared<int>(0);
+    auto tag = std::make_shared<std::string>();
+    node.on("DELETE", "/v1/instances/{name}", [tag](const http::Request& request) {
+        const std::string* wanted = request.headers.find("If-Match");
+        *tag = wanted == nullptr ? "" : *wanted;
+        return http::json_response(
+            json_of(R"({"name":"nightly","state":"Running","removing":true,"dryRun":false,)"
+                    R"("message":"nightly (Running, process 7) is ended"})"),
+            202);
+    });
+    node.on("GET", "/v1/instances/{name}", [looks](const http::Request&) {
+        if (++*looks > 2)
+            return http::error_response(
+                Error{ErrorCode::kNotFound, "no instance is named 'nightly'", "NotFound", 0});
+        return http::json_response(
+            json_of(R"({"name":"nightly","state":"Preempting","removing":true})"));
+    });
+    node.start();
+    Ran ran = run_berth(node.socket(), "delete instance nightly --wait --if-match abc "
+                                       "--request-id r1");
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_EQ(ran.out, "nightly (Running, process 7) is ended\n");
+    EXPECT_EQ(*looks, 3);
+    EXPECT_EQ(*tag, "\"abc\"");
+    EXPECT_EQ(node.seen()[0].target, "/v1/instances/nightly?requestId=r1");
+    const size_t before = node.seen().size();
+    EXPECT_EQ(run_berth(node.socket(), "delete instance nightly --dry-run --wait").exit_code, 0);
+    EXPECT_EQ(node.seen().back().target, "/v1/instances/nightly?dryRun=true");
+    EXPECT_EQ(node.seen().size(), before + 1) << "a rehearsal ends nobody: nothing to wait for";
+    for (const char* wrong : {"delete", "delete instance", "delete device host-0"})
+        EXPECT_EQ(run_berth(node.socket(), wrong).exit_code, 2) << wrong;
+}
+
+TEST(Cli, AProcessThatDoesNotEndEndsTheWaitOfADeleteWithItsReason) {
+    FakeNode node;
+    node.on("DELETE", "/v1/instances/{name}",
+            R"({"name":"job","state":"Running","removing":true,"message":"job is ended"})", 202);
+    node.on("GET", "/v1/instances/{name}",
+            R"({"name":"job","state":"Unkillable","removing":true,"reason":"Unkillable",)"
+            R"("message":"process 7 waits in nvidia_close"})");
+    node.start();
+    Ran ran = run_berth(node.socket(), "delete instance job --wait");
+    EXPECT_EQ(ran.exit_code, 1);
+    EXPECT_EQ(ran.err, "berth: Unkillable: process 7 waits in nvidia_close\n");
+}
+
+TEST(Cli, ACommandsHelpIsItsOwn) {
+    Ran help = run_berth("/nowhere", "hold --help");
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_THAT(help.out, HasSubstr("-o table|json|yaml"));
+    EXPECT_THAT(help.out, Not(HasSubstr("Examples:")));
+}
+
 TEST(Cli, WithoutWaitItNamesTheOperationAndDoesNotAskAgain) {
     FakeNode node;
     node.on("POST", "/v1/instances/{name}:resume", kRunning, 202);

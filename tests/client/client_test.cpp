@@ -188,9 +188,35 @@ TEST_F(ClientTest, AReconnectPresentsTokenGrantStateAndEndpoint) {
     EXPECT_EQ(again.state, "Ready");
     EXPECT_EQ(again.endpoint, "http://127.0.0.1:8000");
     EXPECT_EQ(again.held, "Paused");
+    const auto mapped = daemon_.expect<protocol::PrivateLoad>();
+    EXPECT_TRUE(mapped.shared && mapped.held) << "its lease ended with the connection";
+    EXPECT_EQ(mapped.fingerprint, weights.fingerprint());
+    EXPECT_EQ(mapped.device, "host-0");
+    EXPECT_FALSE(mapped.segment_bytes.empty());
     EXPECT_EQ(daemon_.expect<protocol::State>().held, "Paused");
     EXPECT_TRUE(client_->paused());
     EXPECT_EQ(grant->data()[0], std::byte{7});
+}
+
+TEST_F(ClientTest, ASetIsSaidToBeMappedOnceHoweverOftenItIsAndNoLongerOnceItIsNot) {
+    connect();
+    const testing::SealedSet set = testing::make_set(*device_);
+    auto first = std::make_unique<WeightSet>(attach(set));
+    auto second = std::make_unique<WeightSet>(attach(set));
+    client_->set_state(protocol::EngineState::kReady);
+    (void)daemon_.expect<protocol::State>();
+    first.reset();
+    auto come_back = [this] {
+        daemon_.die();
+        daemon_.listen();
+        daemon_.accept_and_welcome();
+    };
+    come_back();
+    EXPECT_TRUE(daemon_.expect<protocol::PrivateLoad>().shared);
+    (void)daemon_.expect<protocol::State>(); // expect() takes nothing in between
+    second.reset();
+    come_back();
+    (void)daemon_.expect<protocol::State>();
 }
 
 TEST_F(ClientTest, AnAttachThatLosesItsDaemonIsAskedAgain) {
@@ -441,6 +467,72 @@ TEST_F(ClientTest, DemandMovesToTheNewGatePage) {
     EXPECT_FALSE(before.closed());
     client_->lower_gate();
     EXPECT_FALSE(after.closed());
+}
+
+TEST_F(ClientTest, ALaterWelcomeMakesAWatcherARaiserAndARaiserAWatcher) {
+    protocol::Welcome welcome;
+    welcome.class_value = 10;
+    connect(welcome);
+    auto batch = must(GateWatcher::open(daemon_.gate().read_only, 0));
+    auto online = must(GateRaiser::open(daemon_.gate().writable, 3, 1000));
+    client_->raise_gate();
+    online.raise();
+    EXPECT_TRUE(client_->must_yield());
+    welcome.device = "host-0";
+    welcome.device_kind = "host";
+    welcome.class_value = 2000;
+    daemon_.send(welcome, {daemon_.gate().read_only.get()});
+    wait_until([&] { return !client_->must_yield(); }); // its class is above the raiser's
+    online.lower();
+    welcome.raises_gate = true;
+    welcome.gate_slot = 2;
+    daemon_.send(welcome, {daemon_.gate().writable.get()});
+    wait_until([&] { return batch.closed(); }); // what it had raised before counts
+    welcome.raises_gate = false;
+    daemon_.send(welcome, {daemon_.gate().read_only.get()});
+    wait_until([&] { return !batch.closed(); });
+}
+
+TEST_F(ClientTest, AShareOfTheTimeIsTakenInTurnsThroughAClosedGate) {
+    protocol::Welcome welcome;
+    welcome.class_value = 10;
+    connect(welcome);
+    auto online = must(GateRaiser::open(daemon_.gate().writable, 3, 1000));
+    must(set_gate_share(daemon_.gate(), 500));
+    online.raise();
+    EXPECT_TRUE(client_->must_yield()) << "online comes first";
+    for (int turn = 0; turn < 3; ++turn) {
+        EXPECT_TRUE(client_->yield_here());
+        wait_until([&] { return client_->must_yield(); }); // its turn is over
+    }
+    must(set_gate_share(daemon_.gate(), 0));
+    auto yielding = std::async(std::launch::async, [&] { return client_->yield_here(); });
+    EXPECT_EQ(yielding.wait_for(200ms), std::future_status::timeout);
+    online.lower();
+    EXPECT_TRUE(yielding.get());
+}
+
+TEST_F(ClientTest, WithoutTargetsAnEngineLeavesNothingToOthersAndWithThemItsSlack) {
+    protocol::Welcome welcome;
+    welcome.class_value = 1000;
+    welcome.raises_gate = true;
+    welcome.gate_slot = 2;
+    connect(welcome);
+    must(set_gate_share(daemon_.gate(), kShareBySlo));
+    auto batch = must(GateWatcher::open(daemon_.gate().read_only, 0));
+    client_->raise_gate();
+    client_->note_latency(1ms, 1ms);
+    EXPECT_EQ(batch.share(), 0U);
+    welcome.slo_ttft_us = 200'000;
+    welcome.slo_tpot_us = 40'000;
+    daemon_.send(welcome, {daemon_.gate().writable.get()});
+    wait_until([&] {
+        client_->note_latency(20ms, 10ms);
+        return batch.share() > 300;
+    });
+    const uint32_t before = batch.share();
+    client_->note_latency(20ms, 41ms);
+    EXPECT_EQ(batch.share(), before / 2);
 }
 
 TEST_F(ClientTest, ReportsCarryTheCounters) {

@@ -64,6 +64,27 @@ TEST_F(Gate, ClosesWithDemandAndOpensWithTheLastLower) {
     EXPECT_FALSE(batch.closed());
 }
 
+TEST_F(Gate, ItsShareIsThePolicysOrTheLeastThatAnyRaiserSpares) {
+    GateRaiser online = raiser(1, 1000);
+    GateRaiser other = raiser(2, 900);
+    GateWatcher batch = watcher(100);
+    EXPECT_EQ(batch.share(), 0U);
+    ASSERT_TRUE(set_gate_share(fds_, 250).has_value());
+    EXPECT_EQ(batch.share(), 250U);
+    ASSERT_TRUE(set_gate_share(fds_, 5000).has_value());
+    EXPECT_EQ(batch.share(), 1000U);
+    ASSERT_TRUE(set_gate_share(fds_, kShareBySlo).has_value());
+    online.raise();
+    EXPECT_EQ(batch.share(), 0U) << "it has not said that it spares anything";
+    online.set_spare(600);
+    EXPECT_EQ(batch.share(), 600U);
+    other.set_spare(300);
+    EXPECT_EQ(batch.share(), 600U) << "the other has no work";
+    other.raise();
+    EXPECT_EQ(batch.share(), 300U);
+    EXPECT_EQ(watcher(950).share(), 600U) << "of those above it";
+}
+
 TEST_F(Gate, ClosesOnlyForLowerClasses) {
     GateRaiser middle = raiser(3, 500);
     GateWatcher above = watcher(1000);

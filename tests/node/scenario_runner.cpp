@@ -175,6 +175,7 @@ std::string Runner::given(const Words& words) {
         adopted.path = words[2];
         adopted.device = DeviceId(words[3]);
         adopted.bytes = size_of(words[4]);
+        adopted.lost = has(words, "lost"); // only its record is left
         return event(adopted);
     }
     if (words[0] == "copy")

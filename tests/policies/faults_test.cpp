@@ -157,6 +157,13 @@ TEST(Faults, NumbersThatAreImpossibleAreRefused) {
         {policy("  preemption: {reclaimDeadline: 0}\n"), "must be above 0, found '0'"},
         {policy("  preemption: {gracePeriod: -1s}\n"), "'-1s' is not a duration"},
         {policy("  preemption: {gracePeriod: 100000h}\n"), "expected 87840h or less"},
+        {policy("  preemption: {gracePeriod: 2s}\n"),
+         "f.yaml:4:29: field 'spec.preemption.gracePeriod': '2s' is longer than reclaimDeadline "
+         "('1s', its default), which no victim is given more than: raise reclaimDeadline, or "
+         "shorten this"},
+        {policy("  preemption: {gracePeriod: 600ms, reclaimDeadline: 500ms}\n"),
+         "f.yaml:4:29: field 'spec.preemption.gracePeriod': '600ms' is longer than "
+         "reclaimDeadline ('500ms'), which"},
         {policy("  preemption: {disruptionBudget: {window: 0}}\n"), "must be above 0"},
         {policy("  preemption: {disruptionBudget: {maxPreemptions: 2000000}}\n"),
          "expected 1000000 or less"},

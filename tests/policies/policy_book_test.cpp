@@ -149,6 +149,61 @@ TEST_F(PolicyBookTest, BackToTheFilesForgetsAllAndUndoTakesBack) {
     EXPECT_EQ(book.tag(), before);
 }
 
+TEST_F(PolicyBookTest, AnInstanceIsTakenOutOfWhateverWasAppliedAndStaysOutAfterARestart) {
+    PolicyBook book = open();
+    const std::string before = book.tag();
+    ASSERT_TRUE(
+        apply(book, {{"/x.yaml", "kind: Model\nmetadata: {name: z}\nspec: {path: /z}\n---\n" +
+                                     instance("b", "1Gi") + "---\n" + instance("c", "1Gi")}}));
+    ASSERT_TRUE(apply(book, {{"/b.yaml", instance("b", "2Gi")}}));
+    EXPECT_EQ(rows_.size(), 2U);
+    const std::vector<PolicyRecord> rows = rows_;
+    Result<PolicyBook::Change> gone = book.prepare_without("b");
+    ASSERT_TRUE(gone) << gone.error().message;
+    store(gone->writes);
+    EXPECT_EQ(rows_.size(), 1U) << "what said nothing else is forgotten";
+    store(gone->undo);
+    EXPECT_EQ(rows_, rows) << "undo takes it back";
+    store(gone->writes);
+    ASSERT_TRUE(book.commit(*gone));
+    EXPECT_EQ(memory_of(book, "b"), "absent");
+    EXPECT_EQ(memory_of(book, "c"), "1Gi");
+    EXPECT_NE(book.documents().find_model("z"), nullptr);
+    EXPECT_EQ(book.documents().find_instance("c")->origin.text(), "/x.yaml:9:1");
+    EXPECT_EQ(open().tag(), book.tag());
+    EXPECT_TRUE(warnings_.empty());
+    EXPECT_NE(book.tag(), before);
+}
+
+TEST_F(PolicyBookTest, WhatAFileDefinesIsNotTakenOutAndTheRefusalSaysWhere) {
+    PolicyBook book = open();
+    ASSERT_TRUE(apply(book, {{"/a.yaml", instance("a", "2Gi")}}));
+    const auto refused = book.prepare_without("a");
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().reason, "DefinedInFile");
+    EXPECT_NE(refused.error().message.find("policies/p.yaml:5:1"), std::string::npos)
+        << refused.error().message;
+    write(kModel);
+    ASSERT_TRUE(reload(book));
+    EXPECT_TRUE(book.prepare_without("a")) << "now only what was applied has it";
+    const auto unknown = book.prepare_without("aa");
+    ASSERT_FALSE(unknown);
+    EXPECT_EQ(unknown.error().reason, "InstanceNotFound");
+}
+
+TEST_F(PolicyBookTest, AnInstanceHasATagOfItsOwnThatOnlyItsDocumentChanges) {
+    PolicyBook book = open();
+    const std::string tag = book.instance_tags().at("a");
+    ASSERT_TRUE(apply(book, {{"/b.yaml", instance("b", "2Gi")}}));
+    EXPECT_EQ(book.instance_tags().at("a"), tag);
+    EXPECT_NE(book.instance_tags().at("b"), tag);
+    const std::string beside = (folder_ / "policies" / "a.yaml").string(); // for relative paths
+    ASSERT_TRUE(apply(book, {{beside, instance("a", "2Gi")}}));
+    EXPECT_NE(book.instance_tags().at("a"), tag);
+    ASSERT_TRUE(apply(book, {{beside, instance("a", "1Gi")}}));
+    EXPECT_EQ(book.instance_tags().at("a"), tag);
+}
+
 TEST_F(PolicyBookTest, AFileThatIsBrokenLeavesThePolicyInForce) {
     PolicyBook book = open();
     ASSERT_TRUE(apply(book, {{"/b.yaml", instance("b", "2Gi")}}));

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -49,6 +50,50 @@ TEST(Yaml, DefaultsAreFilledIn) {
 TEST(Yaml, AnEmptyPolicyIsTheDefaultOne) {
     PolicySpec given = *read("kind: ColocationPolicy\nmetadata: {name: node-default}\n").policy;
     EXPECT_EQ(given, default_policy());
+}
+
+TEST(Yaml, AnInstanceIsTakenOutOfATextAndTheOthersKeepTheirPlaces) {
+    const auto instance = [](const std::string& name) {
+        return "kind: Instance\nmetadata: {name: " + name +
+               "}\nspec:\n  engine:\n    driver: process\n    command: [sh, -c, \"a --- b\"]\n";
+    };
+    const std::string text = "# all of them\n" + instance("a") + "---\n" + instance("b") +
+                             "--- # third\n" + instance("c") + "...\n";
+    for (const char* name : {"a", "b", "c"}) {
+        const std::string left = without_instance(text, name);
+        EXPECT_EQ(std::ranges::count(left, '\n'), std::ranges::count(text, '\n')) << name;
+        const Result<Documents> read = parse_fragment(left, "f");
+        ASSERT_TRUE(read) << name << ": " << read.error().message << "\n" << left;
+        const Documents all = parse_fragment(text, "f").value();
+        ASSERT_EQ(read->instances.size(), 2U) << name;
+        EXPECT_EQ(read->find_instance(name), nullptr);
+        for (const InstanceSpec& one : read->instances)
+            EXPECT_EQ(one.origin.text(), all.find_instance(one.name)->origin.text());
+    }
+    EXPECT_EQ(without_instance(text, "d"), text);
+    const std::string directed =
+        "%YAML 1.2\n---\n" + instance("a") + "...\n%YAML 1.2\n---\n" + instance("b");
+    for (const char* name : {"a", "b"}) {
+        const Result<Documents> read = parse_fragment(without_instance(directed, name), "f");
+        ASSERT_TRUE(read) << name << ": " << read.error().message;
+        EXPECT_EQ(read->instances.size(), 1U);
+    }
+    EXPECT_EQ(without_instance("", "a"), "");
+    EXPECT_TRUE(parse_fragment(without_instance(instance("a"), "a"), "f")->instances.empty());
+    const std::string json = R"({"kind": "Instance", "metadata": {"name": "j"}, "spec":
+        {"engine": {"driver": "process", "command": ["a"]}}})";
+    EXPECT_TRUE(parse_fragment(without_instance(json, "j"), "f")->instances.empty());
+}
+
+TEST(Yaml, AGraceThatIsNotGivenIsNoLongerThanAShortDeadline) {
+    const auto grace_of = [](const std::string& preemption) {
+        return read("kind: ColocationPolicy\nmetadata: {name: p}\nspec: {preemption: {" +
+                    preemption + "}}\n")
+            .policy->preemption.grace_period;
+    };
+    EXPECT_EQ(grace_of("reclaimDeadline: 50ms"), std::chrono::milliseconds(50));
+    EXPECT_EQ(grace_of("reclaimDeadline: 5s"), std::chrono::milliseconds(200));
+    EXPECT_EQ(grace_of("reclaimDeadline: 5s, gracePeriod: 5s"), std::chrono::seconds(5));
 }
 
 TEST(Yaml, ThePolicyOfTheDesignReadsAndPrintsBackEqual) {

@@ -26,6 +26,7 @@ struct Bug {
     int number;
     const char* name;
     const char* missing; // not empty: its place in the source was not found
+    bool contested;      // shows where victims are taken all the time
 };
 constexpr Bug kBugs[] = {
 #include "planted_bugs.inc"
@@ -45,6 +46,7 @@ TEST_P(PlantedBug, IsFoundWithinABoundedNumberOfSeeds) {
     for (uint64_t seed = 1; seed <= kSeedsMax; ++seed) {
         Plan plan;
         plan.seed = seed;
+        plan.limits.contested = bug.contested;
         const Outcome outcome = simulate(plan);
         if (!outcome.found)
             continue;

@@ -2,24 +2,48 @@
 // Goal: whatever happens to a node in whatever order, all that docs/architecture.md says must hold
 // holds, and once faults cease everything settles. Method: simulated nodes from seeds, of which one
 // in fifty keeps its records in the real SQLite store; a failing seed is made small and printed.
-// BERTH_SIMULATE_SEEDS, _EVENTS, _FIRST make other runs of it: 10000 x 1000 by
+// BERTH_SIMULATE_SEEDS, _EVENTS, _FIRST make other runs of it, _DEVICES and _INSTANCES larger
+// nodes:
 //
 //     BERTH_SIMULATE_SEEDS=10000 BERTH_SIMULATE_EVENTS=1000 simulator_test
+//     BERTH_SIMULATE_SEEDS=1 BERTH_SIMULATE_DEVICES=16 BERTH_SIMULATE_INSTANCES=1000 simulator_test
 #include "sqlite_records.h"
 
 #include "scheduler/simulate/trace.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <string_view>
+#include <vector>
 
 namespace berth::simulate {
 
 namespace {
 
 constexpr size_t kReportsMax = 3; // of rules that are broken; the others are named
+
+// What the runs of CI must have come by.
+constexpr std::string_view kReached =
+    "Running,Suspended,Evicted,Resuming,Preempting,ShortReclaim,InsufficientMemory,"
+    "LoadStalled,Unkillable,Copied,TierFailed,CheckpointChanged,Cordoned,Held,Resident,"
+    "Dropped,Removed,WeightsLost,HeldBesides,PrivateLoad,DropFailed,CopyFailed,"
+    "EndedMeanwhile,Starving,GrowFailed,send Pause,send Resume,"
+    "send Offload,send Restore,send Stop,send Shrink,send Grow,load from ,"
+    "load from host-tier,load from image,tidy images,copy from host-0 to host-tier,"
+    "copy from host-tier to image,copy from GPU-0 to image";
+
+std::vector<std::string> words_of(std::string_view list) {
+    std::vector<std::string> words;
+    for (size_t at = 0, end = 0; at <= list.size(); at = end + 1) {
+        end = std::min(list.find(',', at), list.size());
+        words.emplace_back(list.substr(at, end - at));
+    }
+    return words;
+}
 
 uint64_t number(const char* name, uint64_t fallback) {
     const char* text = std::getenv(name);
@@ -52,6 +76,8 @@ TEST(Simulator, WhateverHappensAllThatMustHoldHolds) {
         Plan plan;
         plan.seed = seed;
         plan.events = number("BERTH_SIMULATE_EVENTS", 300);
+        plan.limits.devices_min = number("BERTH_SIMULATE_DEVICES", 1);
+        plan.limits.instances_min = number("BERTH_SIMULATE_INSTANCES", 1);
         Outcome outcome = run(plan);
         events += outcome.events;
         lives += outcome.lives;
@@ -67,11 +93,8 @@ TEST(Simulator, WhateverHappensAllThatMustHoldHolds) {
     }
     // The runs reach what they are there for.
     if (first == 1 && seeds >= 2000)
-        for (const char* reason :
-             {"Running", "Suspended", "Evicted", "Resuming", "Preempting", "ShortReclaim",
-              "InsufficientMemory", "LoadStalled", "Unkillable", "Copied", "TierFailed",
-              "CheckpointChanged", "Cordoned", "Held", "Resident", "Dropped", "Removed"})
-            EXPECT_TRUE(reached.contains(reason)) << reason;
+        for (const std::string& one : words_of(kReached))
+            EXPECT_TRUE(reached.contains(one)) << one;
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     std::cout << seeds << " seeds, " << events << " events, " << lives << " deaths of berthd, "

@@ -10,39 +10,77 @@ namespace berth::simulate {
 
 namespace {
 
+// Names the first field that differs.
+class Comparison {
+  public:
+    explicit Comparison(std::string of_what) : text_(std::move(of_what)) {}
+    Comparison& same(bool is_same, const char* field) {
+        if (!is_same && field_.empty())
+            field_ = field;
+        return *this;
+    }
+    std::string words() const {
+        return field_.empty() ? "" : text_ + " came back with another " + field_;
+    }
+
+  private:
+    std::string text_, field_;
+};
+
+// Each field is named once in a binding: one that is new does not compile until it is compared here
+// too. Times are ages by the real clock, and only there or not.
 std::string difference(const node::InstanceRecovered& is, const node::InstanceRecovered& was) {
-    const std::string who = "the record of " + was.name.value + " came back with another ";
-    if (is.state != was.state || is.desired != was.desired || is.held_by != was.held_by)
-        return who + "state";
-    if (is.reason != was.reason || is.message != was.message)
-        return who + "reason";
-    if (is.devices != was.devices || is.weights != was.weights)
-        return who + "place";
-    if (!(is.process == was.process) || is.token_sha256 != was.token_sha256 ||
-        is.process_digest != was.process_digest)
-        return who + "process";
-    if (is.grant_bytes != was.grant_bytes || is.grant_bytes_resume != was.grant_bytes_resume ||
-        is.overhead_bytes != was.overhead_bytes || is.host_bytes != was.host_bytes)
-        return who + "figure of bytes";
-    if (is.starts != was.starts || is.restarts != was.restarts || is.on_hold != was.on_hold ||
-        is.disruptions.size() != was.disruptions.size())
-        return who + "count";
-    return "";
+    const auto& [name, state, desired, held_by, reason, message, devices, weights, process, alive,
+                 token, digest, endpoint, grant, grant_resume, grant_next, shrunk_by, came_from,
+                 overhead, host, starts, restarts, phases, on_hold, waiting_since, disruptions] =
+        was;
+    return Comparison("the record of " + name.value)
+        .same(is.name == name && is.alive == alive, "name")
+        .same(is.state == state, "state")
+        .same(is.desired == desired, "desired state")
+        .same(is.held_by == held_by, "holder")
+        .same(is.reason == reason && is.message == message, "reason")
+        .same(is.devices == devices && is.weights == weights, "place")
+        .same(is.process == process && is.token_sha256 == token, "process")
+        .same(is.process_digest == digest && is.endpoint == endpoint, "digest or endpoint")
+        .same(is.grant_bytes == grant && is.grant_bytes_resume == grant_resume, "grant")
+        .same(is.grant_bytes_next == grant_next && is.shrunk_by == shrunk_by, "change of grant")
+        .same(is.came_from == came_from, "state that it came from")
+        .same(is.overhead_bytes == overhead && is.host_bytes == host, "overhead or host bytes")
+        .same(is.starts == starts && is.restarts == restarts, "count of starts")
+        .same(is.phases == phases, "phases")
+        .same(is.on_hold == on_hold, "hold")
+        .same(is.waiting_since.has_value() == waiting_since.has_value(), "wait")
+        .same(is.disruptions.size() == disruptions.size(), "count of disruptions")
+        .words();
 }
 
 std::string difference(const node::Operation& is, const node::Operation& was) {
-    if (is.kind == was.kind && is.instance == was.instance && is.object == was.object &&
-        is.mode == was.mode && is.reached == was.reached && is.dry_run == was.dry_run)
-        return "";
-    return "the record of operation " + was.id.value + " came back as another";
+    const auto& [id, kind, instance, object, mode, reached, cause, dry_run, drop, state, message,
+                 error, bytes_freed, phases, started_at, phase_started] = was;
+    const bool dated = is.started_at != node::TimePoint() && started_at != node::TimePoint() &&
+                       is.phase_started != node::TimePoint() && phase_started != node::TimePoint();
+    return Comparison("the record of operation " + id.value)
+        .same(is.id == id && is.kind == kind && is.object == object, "kind or object")
+        .same(is.instance == instance, "instance")
+        .same(is.mode == mode && is.reached == reached, "rung")
+        .same(is.cause == cause && is.message == message, "cause or message")
+        .same(is.dry_run == dry_run && is.drop == drop, "flag")
+        .same(is.state == state && is.error.has_value() == error.has_value(), "end")
+        .same(is.bytes_freed == bytes_freed && is.phases == phases && dated, "figure")
+        .words();
 }
 
 std::string difference(const node::WeightsAdopted& is, const node::WeightsAdopted& was) {
-    if (is.fingerprint == was.fingerprint && is.bytes == was.bytes && is.path == was.path &&
-        is.dtype == was.dtype && is.quantization == was.quantization && is.pinned == was.pinned &&
-        is.made_on == was.made_on && is.file == was.file && is.source == was.source)
-        return "";
-    return "the record of weight set " + was.id.value + " came back as another";
+    const auto& [id, fingerprint, device, bytes, path, dtype, model, pinned, quantization, source,
+                 made_on, file, lost] = was;
+    return Comparison("the record of weight set " + id.value)
+        .same(is.id == id && is.device == device && is.fingerprint == fingerprint, "name")
+        .same(is.bytes == bytes && is.lost == lost, "size")
+        .same(is.path == path && is.dtype == dtype && is.quantization == quantization, "key")
+        .same(is.model == model && is.pinned == pinned, "model or pin")
+        .same(is.source == source && is.made_on == made_on && is.file == file, "origin")
+        .words();
 }
 
 template <typename Map, typename Key>

@@ -229,7 +229,7 @@ def test_a_plan_says_who_gives_way_and_changes_nothing(tmp_path):
         assert "known: online, batch" in refused or "known: batch, online" in refused, refused
         assert "chat" not in node.get("/v1/policy")
         assert node.instance("nightly")["state"] == "Running"
-        assert {e["reason"] for e in events(node, revision)} == {"Audit"}, "only who has asked"
+        assert not events(node, revision), "a question changes nothing, so nothing is recorded"
         assert not node.get("/v1/decisions?object=instance/chat")["items"]
 
 

@@ -173,6 +173,37 @@ def test_keeper_killed_is_started_again_and_refilled():
         assert bytes_read(node) == read
 
 
+def test_keeper_and_daemon_killed_together_engines_go_on_and_newcomers_load_anew():
+    with Node() as node:
+        engine = node.engine()
+        (before,) = node.weights()
+        pid, free = node.instance("chat")["pid"], node.device()["freeBytes"]
+        with Asking(engine) as asking:
+            keeper = node.get("/v1/node")["keeper"]["pid"]
+            node.daemon.kill()  # before it could see its keeper's end
+            kill(keeper)
+            node.kill_daemon()
+            node.start_daemon()
+            wait_until("chat is back", lambda: node.instance("chat")["connected"], 30)
+            asked = asking.asked
+            wait_until("it answers as before", lambda: asking.asked >= asked + 2, 30)
+        assert not asking.failed
+        shown = node.instance("chat")
+        assert (shown["pid"], shown["state"]) == (pid, "Running")
+        (lost,) = node.weights()
+        assert lost["id"] == before["id"] + ".lost" and lost["leases"] == 1
+        assert node.device()["freeBytes"] == free, "what it has mapped counts"
+        assert events(node, "WeightsLost")
+        # A newcomer: the engine itself, when it is started again.
+        kill(pid)
+        node.wait_state("chat", "Running")
+        wait_until("what was lost is gone",
+                   lambda: [w["id"] for w in node.weights()] == [before["id"]], 60)
+        assert node.instance("chat")["pid"] != pid
+        assert "Paris" in node.engine().chat("What is the capital of France?")
+        assert node.device()["freeBytes"] == free
+
+
 def test_loader_killed_fails_the_load_with_its_cause_and_leaves_nothing():
     with Node() as node:
         node.engine()

@@ -17,6 +17,7 @@ import time
 import node_under_test
 import pytest
 from node_under_test import BIN, Node, Refused, alive, call, wait_until
+from publishing import PUBLISHER, publisher
 from test_long_life import Peer, close_all
 from tiny_model import make_tiny_model
 
@@ -56,7 +57,8 @@ SECONDS = 86399
 # it; for each kind of batch, around its transaction. A new action belongs here.
 ACTIONS = ["StartLoad", "GoLoad", "KeepWeights", "LoadFinished", "DropWeights", "StartProcess",
            "TerminateProcess", "OperationDone", "SendCommand Pause", "SendCommand Resume",
-           "SendCommand Offload", "SendCommand Restore", "SendCommand Stop"]
+           "SendCommand Offload", "SendCommand Restore", "SendCommand Stop", "StartCopy", "TidyImages",
+           "PublicationAnswered"]
 BATCHES = ["Event", "Instance", "Operation", "Placement", "Policy", "ForgetPlacement",
            "Meta"]
 MOMENTS = ["begin", "commit", "committed", "mirrored", "told"]
@@ -96,6 +98,7 @@ class Life:
         self.deaths = 0
         self.node = None
         self.root = root
+        self.publisher = None
 
     def start(self, command, **more):
         environment = {**os.environ, "BERTH_FAULT_ONCE": str(self.killed_at)}
@@ -166,7 +169,7 @@ class Life:
 
     def sets(self):
         return {w["id"]: (w["model"], w.get("bytesRead")) for w in self.node.weights()
-                if w["state"] == "Resident"}
+                if w["state"] == "Resident" and w["device"] == "host-0"}
 
     def set_of(self, model):
         return next((i for i, (m, _) in self.sets().items() if m == model), None)
@@ -177,12 +180,36 @@ class Life:
 
     def evict(self, model):
         self.until(f"{model} is gone", lambda: not any(
-            w["model"] == model for w in self.node.weights()) or
-            (self.set_of(model) and self.ask(f"/v1/weights/{self.set_of(model)}:evict") and False))
+            w["model"] == model for w in self.node.weights()) or self.drop(model))
+
+    def drop(self, model):
+        """With its copies; not done yet."""
+        for one in {w["id"] for w in self.node.weights() if w["model"] == model}:
+            self.ask(f"/v1/weights/{one}:evict", drop=True)
+        return False
+
+    def copied(self, model):
+        def done():
+            return any({"host-tier", "image"} <= set(w["tiers"]) for w in self.node.weights()
+                       if w["model"] == model and w["device"] == "host-0")
+        self.until(f"{model} is copied to all tiers", done)
+
+    def publish(self, number):
+        if self.publisher is None or self.publisher.process.poll() is not None:
+            self.publisher = publisher(self.node, "publish", fill=number % 250)
+        self.until("a set is published and held", lambda: any(
+            w.get("published") and w["leases"] == 1 for w in self.node.weights()))
+
+    def withdraw(self):
+        if self.publisher.process.poll() is None:
+            self.publisher.end()
+        self.until("what was published is gone", lambda: not any(
+            w.get("published") for w in self.node.weights()) or self.drop("tiny"))
 
     def pin(self, model, pinned):
         def done():
-            shown = [w for w in self.node.weights() if w["model"] == model]
+            shown = [w for w in self.node.weights()
+                     if w["model"] == model and w["device"] == "host-0"]
             if shown and shown[0]["pinned"] == pinned:
                 return True
             self.ask(f"/v1/weights/{self.set_of(model)}:{'pin' if pinned else 'unpin'}")
@@ -191,7 +218,8 @@ class Life:
 
     def apply(self, grace):
         text = ("apiVersion: berth/v1\nkind: ColocationPolicy\nmetadata: {name: p}\n"
-                f"spec: {{preemption: {{gracePeriod: {grace}ms}}}}\n")
+                f"spec: {{preemption: {{gracePeriod: {grace}ms}}, memory: {{hostTier: 64Mi, "
+                f"imageDir: {self.root / f'images-{grace}'}, imageLimit: 64Mi}}}}\n")
         self.until("the policy holds", lambda: f"gracePeriod: {grace}ms" in
                    self.node.get("/v1/policy") or
                    (self.node.put("/v1/policy?file=p", text) and False))
@@ -255,9 +283,12 @@ class Life:
         shutil.rmtree(self.root / "b")
         make_tiny_model(self.root / "b", 10 + number)  # another set, which nobody knows yet
         self.step("load", self.load, "b", moves=("sets",))
+        self.step("copy", self.copied, "b")
         self.step("pin", self.pin, "b", True)
         self.step("unpin", self.pin, "b", False)
         self.step("evict a set", self.evict, "b", moves=("sets",))
+        self.step("publish", self.publish, number, moves=("sets",))
+        self.step("withdraw", self.withdraw, moves=("sets",))
         self.step("evict", self.bring, "steady", "Evicted", moves=("steady",))
         self.step("evict", self.bring, "sleeper", "Evicted", moves=("sleeper",))
         self.step("empty", self.evict, "a", moves=("sets",))
@@ -268,7 +299,7 @@ def needs(*programs):
                               reason="the tests' own berthd and engine are not built")
 
 
-@needs(FAULTY, ENGINE)
+@needs(FAULTY, ENGINE, PUBLISHER)
 def test_berthd_killed_between_any_two_of_its_writes_and_actions_loses_nothing(root):
     life = Life(root)
     life.killed_at.write_text("off\n")  # the first start is a whole one

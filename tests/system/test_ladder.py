@@ -21,7 +21,7 @@ POLICY = """\
 apiVersion: berth/v1
 kind: ColocationPolicy
 metadata: {{name: ladder}}
-spec: {{preemption: {{preemptMode: [Pause], gracePeriod: {grace}}}}}
+spec: {{preemption: {{preemptMode: [Pause], reclaimDeadline: 5s, gracePeriod: {grace}}}}}
 ---
 apiVersion: berth/v1
 kind: Instance

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "cache/memory/host_device.h"
+#include "engine_shim/reference/main/fast_start.h"
 #include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/main/torch_weights.h"
 #include "engine_shim/reference/model/runner.h"
@@ -56,6 +57,10 @@ uint64_t workspace_bytes(const Device& device, uint64_t grant_bytes) {
     return std::clamp(grant_bytes / 8, kWorkspaceMin, kWorkspaceMax);
 }
 
+bool may_be_gated(const Client& client) {
+    return client.mode() != AttachMode::kOff && !client.welcome().raises_gate;
+}
+
 // On a GPU torch starts on a thread of its own. The device is not used there.
 Result<std::future<Status>> start_torch(const Options& options, Client& client) {
     Device& device = client.device();
@@ -106,6 +111,7 @@ struct Assembly::State {
     ModelConfig config;
     std::unique_ptr<GrantArena> arena;
     std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<fast::FastRunner> fast; // null: the runner computes steps too
     std::unique_ptr<Scheduler> scheduler;
     std::unique_ptr<KvMemory> memory;
     EngineSettings settings;
@@ -114,7 +120,12 @@ struct Assembly::State {
     Status load(const Options& options, Client& client);
     Status back_grant(const Options& options, Client& client);
     Status make_memory(const Options& options, Client& client, DecoderWeights decoder);
+    // What steps are computed in, in bytes of the arena's start.
+    Result<uint64_t> make_models(const Options& options, Client& client, DecoderWeights decoder);
     Status make_settings(const Options& options, Client& client, uint64_t largest);
+    StepModel& model() {
+        return fast ? static_cast<StepModel&>(*fast) : static_cast<StepModel&>(*runner);
+    }
     Status warm_up(const Options& options);
     Result<std::vector<int32_t>> generate(std::vector<int32_t> prompt, uint32_t count);
 };
@@ -129,7 +140,7 @@ const WeightSet& Assembly::weights() const {
 }
 
 Engine::Parts Assembly::parts(EngineHost& host) {
-    return {host, *state_->scheduler, *state_->runner, *state_->memory};
+    return {host, *state_->scheduler, state_->model(), *state_->memory};
 }
 
 Status Assembly::State::back_grant(const Options& options, Client& client) {
@@ -139,20 +150,53 @@ Status Assembly::State::back_grant(const Options& options, Client& client) {
     return arena->resize(backed_bytes(*arena, grant_now(options, client), workspace));
 }
 
+// The runner, whose canary shows that weights and memory are what they were, is there in any case.
+Result<uint64_t> Assembly::State::make_models(const Options& options, Client& client,
+                                              DecoderWeights decoder) {
+    const at::ScalarType dtype = decoder.embedding.scalar_type();
+    const at::Device device = decoder.embedding.device();
+    const KvLayout layout = kv_layout(config, dtype, options.block_tokens);
+    const uint64_t tokens = arena->bytes_max() / layout.block_bytes() * options.block_tokens;
+    const uint32_t wanted = options.max_context != 0 ? options.max_context : config.max_positions;
+    BERTH_ASSIGN(ComputePlan plan,
+                 plan_compute(options, config, decoder, std::min<uint64_t>(wanted, tokens)));
+    if (plan.scratch_bytes > arena->bytes_max())
+        return fail(ErrorCode::kResourceExhausted,
+                    fmt::format("a step of {} sequences and {} prompt tokens is computed in {} of "
+                                "memory, the grant has {}: lower --max-batch or --prefill-chunk",
+                                options.max_batch, options.prefill_chunk,
+                                format_bytes(plan.scratch_bytes), format_bytes(arena->bytes_max())),
+                    "GrantTooSmall");
+    const auto cache_behind = [&](uint64_t scratch) {
+        return KvCache(layout, arena->data() + scratch, arena->bytes_max() - scratch, dtype,
+                       device);
+    };
+    if (plan.is_fast()) {
+        auto started = start_fast(plan, config, decoder, cache_behind(plan.scratch_bytes),
+                                  arena->data(), may_be_gated(client));
+        if (started)
+            fast = std::move(*started);
+        else if (options.compute == "fast" || started.error().code != ErrorCode::kUnsupported)
+            return fail(started.error());
+        else
+            plan = {started.error().message, {}, {}, {}, 0};
+    }
+    settings.compute = plan.is_fast() ? "fast" : fmt::format("plain ({})", plan.why_plain);
+    const KvCache cache = cache_behind(plan.scratch_bytes);
+    RunnerOptions runner_options;
+    runner_options.batch_invariant = options.batch_invariant;
+    runner_options.decode_rows = options.max_batch;
+    runner_options.chunk_rows = options.prefill_chunk;
+    runner = std::make_unique<ModelRunner>(config, std::move(decoder), cache, runner_options);
+    return plan.scratch_bytes;
+}
+
 Status Assembly::State::make_memory(const Options& options, Client& client,
                                     DecoderWeights decoder) {
     Device& device = client.device();
     const uint64_t largest = grant_max(options, client);
     const uint64_t workspace = workspace_bytes(device, largest);
-    const at::ScalarType dtype = decoder.embedding.scalar_type();
-    const KvLayout layout = kv_layout(config, dtype, options.block_tokens);
-    RunnerOptions runner_options;
-    runner_options.batch_invariant = options.batch_invariant;
-    runner_options.decode_rows = options.max_batch;
-    runner_options.chunk_rows = options.prefill_chunk;
-    const KvCache cache(layout, arena->data(), arena->bytes_max(), dtype,
-                        decoder.embedding.device());
-    runner = std::make_unique<ModelRunner>(config, std::move(decoder), cache, runner_options);
+    BERTH_ASSIGN(const uint64_t scratch, make_models(options, client, std::move(decoder)));
     scheduler =
         std::make_unique<Scheduler>(SchedulerLimits{options.max_batch, options.prefill_chunk,
                                                     options.block_tokens, options.batch_invariant},
@@ -163,7 +207,7 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
         host_bytes_max = host.total_bytes / 4;
     }
     memory = std::make_unique<KvMemory>(
-        KvMemory::Parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max});
+        KvMemory::Parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max, scratch});
     BERTH_TRY(memory->start(grant_now(options, client)));
     client.counters().grant_bytes = memory->grant_bytes();
     return make_settings(options, client, largest);
@@ -186,8 +230,7 @@ Status Assembly::State::make_settings(const Options& options, Client& client, ui
     settings.max_context = static_cast<uint32_t>(std::min<uint64_t>(wanted, tokens));
     settings.drain_on_stop = !options.listen.empty();
     const bool on_gpu = client.device().capabilities().kind == DeviceKind::kCuda;
-    const bool may_be_gated = client.mode() != AttachMode::kOff && !client.welcome().raises_gate;
-    settings.fence_layers = on_gpu && may_be_gated ? 2 : 0;
+    settings.fence_layers = on_gpu && may_be_gated(client) ? 2 : 0;
     return {};
 }
 
@@ -218,7 +261,7 @@ Status Assembly::State::warm_up(const Options& options) {
     trial.allocator().resize(scheduler->allocator().total());
     trial.add(request, [](const TokenEvent&) {});
     while (!trial.idle())
-        BERTH_TRY(trial.step(*runner, {}));
+        BERTH_TRY(trial.step(model(), {}));
     return memory->verify();
 }
 

@@ -46,9 +46,10 @@ class ClientHost final : public EngineHost {
     }
 
     void note_latency(double first_seconds, double later_seconds) override {
-        client_.counters().ttft.add(static_cast<uint64_t>(first_seconds * 1e6));
-        if (later_seconds > 0)
-            client_.counters().tpot.add(static_cast<uint64_t>(later_seconds * 1e6));
+        const auto duration = [](double seconds) {
+            return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
+        };
+        client_.note_latency(duration(first_seconds), duration(later_seconds));
     }
 
   private:

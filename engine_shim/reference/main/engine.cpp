@@ -207,7 +207,8 @@ void Engine::take_submissions() {
 }
 
 bool Engine::at_layer(uint32_t layer) {
-    if (settings_.fence_layers > 0 && layer % settings_.fence_layers == 0 && !parts_.memory.fence())
+    if (settings_.fence_layers > 0 && layer % settings_.fence_layers == 0 &&
+        !parts_.model.waits_for_device() && !parts_.memory.fence())
         return false;
     if (stop_grace_ns_ >= 0 && !settings_.drain_on_stop)
         return false;
@@ -222,6 +223,8 @@ bool Engine::at_layer(uint32_t layer) {
 Status Engine::step() {
     const auto outcome =
         parts_.scheduler.step(parts_.model, [this](uint32_t layer) { return at_layer(layer); });
+    if (const std::string warning = parts_.model.take_warning(); !warning.empty())
+        log::warn("{}", warning);
     if (outcome && *outcome == Scheduler::Outcome::kIdle) {
         if (!std::exchange(starved_, true))
             log::warn("{} requests wait for a larger grant: at least {} KV blocks are needed, {} "

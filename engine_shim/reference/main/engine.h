@@ -24,6 +24,7 @@ struct EngineSettings {
     uint64_t capacity_blocks = 0; // of the largest grant: what a request may need at most
     uint32_t queue_max = 4096;    // requests waiting; more are ResourceExhausted
     bool drain_on_stop = true;    // finish what is running within the grace time
+    std::string compute;          // for the log: how it computes
     uint32_t fence_layers = 0;    // on a GPU: wait for the device each so many layers, so that a
                                   // closed gate is obeyed within them; 0 never
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/main/kv_memory.h"
 
+#include "base/round.h"
 #include "engine_shim/reference/model/block_moves.h"
 #include "engine_shim/reference/model/runner.h"
 #include "engine_shim/reference/model/torch_device.h"
@@ -58,7 +59,8 @@ uint64_t backed_bytes(const GrantArena& arena, uint64_t grant_bytes, uint64_t wo
 }
 
 KvMemory::KvMemory(Parts parts)
-    : parts_(parts), stash_(parts.device, parts.arena.data(), block_bytes(), pool_limits(parts)) {}
+    : parts_(parts), stash_(parts.device, parts.arena.data() + parts.scratch_bytes, block_bytes(),
+                            pool_limits(parts)) {}
 
 uint64_t KvMemory::block_bytes() const {
     return parts_.runner.cache().layout().block_bytes();
@@ -69,8 +71,13 @@ uint64_t KvMemory::grant_bytes() const {
     return arena == 0 ? 0 : arena + parts_.workspace_bytes;
 }
 
+uint64_t KvMemory::blocks_in(uint64_t arena_bytes) const {
+    return arena_bytes > parts_.scratch_bytes ? (arena_bytes - parts_.scratch_bytes) / block_bytes()
+                                              : 0;
+}
+
 uint64_t KvMemory::blocks_within(uint64_t grant_bytes) const {
-    return backed_bytes(parts_.arena, grant_bytes, parts_.workspace_bytes) / block_bytes();
+    return blocks_in(backed_bytes(parts_.arena, grant_bytes, parts_.workspace_bytes));
 }
 
 Status KvMemory::resize(uint64_t grant_bytes) {
@@ -103,13 +110,14 @@ Status KvMemory::check_blocks(uint64_t grant_bytes, uint64_t least) const {
         return {};
     const uint64_t step = parts_.arena.step_bytes();
     const uint64_t needed =
-        (least * block_bytes() + step - 1) / step * step + parts_.workspace_bytes;
+        round_up(parts_.scratch_bytes + least * block_bytes(), step) + parts_.workspace_bytes;
     return fail(
         ErrorCode::kResourceExhausted,
         fmt::format("a grant of {} holds {} KV blocks of {} after {} of work space; with {} "
                     "blocks this engine gets on: the least is {}",
                     format_bytes_exact(grant_bytes), blocks, format_bytes(block_bytes()),
-                    format_bytes(parts_.workspace_bytes), least, format_bytes_exact(needed)),
+                    format_bytes(parts_.workspace_bytes + parts_.scratch_bytes), least,
+                    format_bytes_exact(needed)),
         "GrantTooSmall");
 }
 
@@ -128,7 +136,7 @@ Status KvMemory::cut(uint64_t grant_bytes, uint64_t blocks) {
     BERTH_TRY(fence());
     const Status resized = resize(grant_bytes);
     if (!resized && !offloaded_) // some of it may be gone already
-        allocator.resize(static_cast<uint32_t>(parts_.arena.bytes() / block_bytes()));
+        allocator.resize(static_cast<uint32_t>(blocks_in(parts_.arena.bytes())));
     return resized;
 }
 

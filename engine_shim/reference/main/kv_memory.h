@@ -17,10 +17,11 @@ class ModelRunner;
 // What of a grant the arena backs: whole steps below it, after a GPU's work space.
 uint64_t backed_bytes(const GrantArena& arena, uint64_t grant_bytes, uint64_t workspace_bytes);
 
-// The engine's memory within its grant: blocks in an arena, and on a GPU a fixed part for torch's
-// own work space (`workspace_bytes`). It gives memory back on Shrink and Offload and takes it again
-// on Grow and Restore; sequences that lose their blocks wait in the scheduler, which lets them in
-// again as there is room. Engine thread only; all that it refers to outlives it.
+// The engine's memory within its grant: an arena, in which the blocks lie behind what steps are
+// computed in, and on a GPU a fixed part for torch's own work space (`workspace_bytes`). It gives
+// memory back on Shrink and Offload and takes it again on Grow and Restore; sequences that lose
+// their blocks wait in the scheduler, which lets them in again as there is room. Engine thread
+// only; all that it refers to outlives it.
 class KvMemory {
   public:
     struct Parts {
@@ -30,6 +31,7 @@ class KvMemory {
         Scheduler& scheduler;
         uint64_t workspace_bytes = 0;
         uint64_t host_bytes_max = UINT64_MAX; // for saved KV; what does not fit is recomputed
+        uint64_t scratch_bytes = 0;           // of the arena's start: what steps are computed in
     };
     explicit KvMemory(Parts parts);
 
@@ -60,6 +62,7 @@ class KvMemory {
 
   private:
     uint64_t block_bytes() const;
+    uint64_t blocks_in(uint64_t arena_bytes) const;
     Status resize(uint64_t grant_bytes);
     Status check_blocks(uint64_t grant_bytes, uint64_t least) const;
     // Backs the grant and hands its blocks to the scheduler; GrantTooSmall when they are too few.

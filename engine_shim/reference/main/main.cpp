@@ -122,8 +122,9 @@ Status live(const Options& options, const ClientOptions& connection, Client& cli
     phases.mark("frontend");
     phases.note("ready", process_age_ms());
     client.set_state(EngineState::kReady, frontend->endpoint());
-    log::info("ready model={} endpoint={} context={} blocks={}", engine.model_name(),
-              frontend->endpoint(), engine.max_context(), engine.stats().blocks_total);
+    log::info("ready model={} endpoint={} context={} blocks={} compute={}", engine.model_name(),
+              frontend->endpoint(), engine.max_context(), engine.stats().blocks_total,
+              assembly->settings().compute);
     frontend->start();
     const Status ran = engine.run();
     frontend->stop();

@@ -65,6 +65,11 @@ void add_options(CLI::App& app, Options& options, std::string& kv_memory,
         ->check(check_bytes, "BYTES");
     app.add_flag("--batch-invariant", options.batch_invariant,
                  "Answers do not depend on what else is being answered (slower)");
+    app.add_option("--compute", options.compute,
+                   "fast: kernels of our own and graphs, on GPUs with bfloat16 models; plain: "
+                   "torch's operations alone; auto: fast where it is possible")
+        ->check(CLI::IsMember({"auto", "fast", "plain"}));
+    app.add_flag("!--no-graphs", options.graphs, "On the fast path, start each kernel by itself");
     app.add_option("--threads", options.threads, "Threads of one operation on the CPU")
         ->envname("BERTH_THREADS")
         ->check(CLI::Range(0, 1024));

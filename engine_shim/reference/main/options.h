@@ -28,6 +28,8 @@ struct Options {
     uint64_t kv_memory = 0;      // off mode and guests
     uint64_t host_kv_memory = 0; // for saved KV; 0: a quarter of the machine's memory
     bool batch_invariant = false;
+    std::string compute = "auto"; // fast | plain
+    bool graphs = true;
     uint32_t threads = 0; // BERTH_THREADS; 0: the cores
 };
 

@@ -39,6 +39,7 @@ class KvCache {
     const KvLayout& layout() const { return layout_; }
     at::ScalarType dtype() const { return planes_.scalar_type(); }
     at::Device device() const { return planes_.device(); }
+    std::byte* memory() const { return static_cast<std::byte*>(planes_.data_ptr()); }
 
     // Row numbers (int64, on the device) of a layer's key plane for blocks given as "first plane"
     // numbers, block * layers * 2; the value plane is the next row.

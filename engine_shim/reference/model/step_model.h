@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,10 @@ class StepModel {
     // which may then be done again. Decoding items come first.
     virtual Result<std::optional<std::vector<SampledToken>>> step(std::span<const StepItem> items,
                                                                   const LayerHook& hook) = 0;
+    // True: nothing is under way on the device whenever the hook is asked.
+    virtual bool waits_for_device() const { return false; }
+    // What an operator should know, once; empty: nothing.
+    virtual std::string take_warning() { return {}; }
 };
 
 } // namespace berth::engine

@@ -46,7 +46,15 @@ const std::vector<Bench>& all() {
          "A load to block-wise FP8 beside the same load without (asks no node)",
          {"checkpoint"},
          quantise},
-        {"daemon", "berthd's resident memory, GPU memory and idle CPU time", {}, daemon},
+        {"daemon",
+         "What berthd costs: memory, idle CPU time, reads and changes a second, decisions (starts "
+         "a node of its own)",
+         {"daemon"},
+         daemon},
+        {"idle-engine",
+         "An engine that does nothing but obey; berthd starts it for the bench daemon",
+         {},
+         idle_engine},
     };
     return known;
 }

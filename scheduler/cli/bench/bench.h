@@ -19,6 +19,9 @@ struct Options {
     std::string checkpoint;             // what berth-loader loads
     std::string device = "host-0";      // and where
     std::string image_dir;              // where an image is written; empty: beside the checkpoint
+    // Of `daemon`: a stretch of reads, and the node under decision.
+    double seconds = 5;
+    size_t instances = 1000, devices = 16, events = 2000;
     int rounds_or(int fallback) const { return rounds > 0 ? rounds : fallback; }
 };
 
@@ -36,6 +39,7 @@ Status start(const AdminClient& client, const Options& options);
 Status recover(const AdminClient& client, const Options& options);
 Status attach_storm(const AdminClient& client, const Options& options);
 Status daemon(const AdminClient& client, const Options& options);
+Status idle_engine(const AdminClient& client, const Options& options);
 Status load_warm(const AdminClient& client, const Options& options);
 Status load_image(const AdminClient& client, const Options& options);
 Status load_cold(const AdminClient& client, const Options& options);

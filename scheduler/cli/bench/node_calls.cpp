@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include <cstring>
+#include <ctime>
 #include <poll.h>
-#include <unistd.h>
 
 namespace berth::cli::bench {
 
@@ -21,9 +21,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLookEvery{5};
 constexpr std::chrono::seconds kRunningMax{300};
-// utime and stime among the fields of /proc/PID/stat that follow the name.
-constexpr size_t kUserTime = 11;
-constexpr size_t kSystemTime = 12;
 
 } // namespace
 
@@ -97,21 +94,14 @@ Result<double> until_running(const AdminClient& client, const std::string& name,
 }
 
 Result<double> cpu_seconds(uint64_t pid) {
-    BERTH_ASSIGN(std::string stat, read_file(fmt::format("/proc/{}/stat", pid), 4096));
-    size_t at = stat.rfind(')');
-    if (at == std::string::npos)
-        return fail(ErrorCode::kCorrupt, fmt::format("/proc/{}/stat is not as expected", pid));
-    uint64_t ticks = 0;
-    at += 2;
-    for (size_t field = 0; field <= kSystemTime && at < stat.size(); ++field) {
-        size_t end = std::min(stat.find(' ', at), stat.size());
-        uint64_t number = 0;
-        if (field == kUserTime || field == kSystemTime)
-            std::from_chars(stat.data() + at, stat.data() + end, number);
-        ticks += number;
-        at = end + 1;
-    }
-    return static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    clockid_t clock{};
+    timespec time{};
+    if (int why = ::clock_getcpuclockid(static_cast<pid_t>(pid), &clock); why != 0)
+        return fail(ErrorCode::kNotFound,
+                    fmt::format("the CPU clock of process {}: {}", pid, std::strerror(why)));
+    if (::clock_gettime(clock, &time) != 0)
+        return fail_errno(fmt::format("the CPU time of process {}", pid));
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
 Result<std::vector<double>> round_trips(const AdminClient& client, int rounds) {

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/reference/fast/cuda_api.h"
+
+#include <fmt/format.h>
+
+#include <dlfcn.h>
+
+namespace berth::engine::fast {
+
+namespace {
+
+// What the declarations in cuda.h that are used here stand for.
+constexpr int kInterfaceVersion = 12000;
+
+using GetProcAddress = CUresult (*)(const char*, void**, int, cuuint64_t,
+                                    CUdriverProcAddressQueryResult*);
+
+struct Loader {
+    GetProcAddress get = nullptr;
+    const char* missing = nullptr;
+
+    template <typename Function>
+    void need(Function& into, const char* name) {
+        void* found = nullptr;
+        CUdriverProcAddressQueryResult why{};
+        if (get(name, &found, kInterfaceVersion, CU_GET_PROC_ADDRESS_DEFAULT, &why) == CUDA_SUCCESS)
+            into = reinterpret_cast<Function>(found);
+        if (into == nullptr && missing == nullptr)
+            missing = name;
+    }
+    template <typename Function>
+    void need_library(Function& into, void* library, const char* name) {
+        into = reinterpret_cast<Function>(::dlsym(library, name));
+        if (into == nullptr && missing == nullptr)
+            missing = name;
+    }
+};
+
+void load_driver(Loader& from, CudaApi& api) {
+    from.need(api.ctx_set_current, "cuCtxSetCurrent");
+    from.need(api.device_get, "cuDeviceGet");
+    from.need(api.primary_ctx_retain, "cuDevicePrimaryCtxRetain");
+    from.need(api.primary_ctx_release, "cuDevicePrimaryCtxRelease");
+    from.need(api.device_get_attribute, "cuDeviceGetAttribute");
+    from.need(api.get_error_name, "cuGetErrorName");
+    from.need(api.module_load_data, "cuModuleLoadData");
+    from.need(api.module_unload, "cuModuleUnload");
+    from.need(api.module_get_function, "cuModuleGetFunction");
+    from.need(api.launch_kernel, "cuLaunchKernelEx");
+    from.need(api.host_alloc, "cuMemHostAlloc");
+    from.need(api.host_free, "cuMemFreeHost");
+    from.need(api.copy_in, "cuMemcpyHtoDAsync");
+    from.need(api.copy_out, "cuMemcpyDtoHAsync");
+    from.need(api.stream_create, "cuStreamCreate");
+    from.need(api.stream_destroy, "cuStreamDestroy");
+    from.need(api.stream_synchronize, "cuStreamSynchronize");
+    from.need(api.begin_capture, "cuStreamBeginCapture");
+    from.need(api.end_capture, "cuStreamEndCapture");
+    from.need(api.graph_instantiate, "cuGraphInstantiateWithFlags");
+    from.need(api.graph_launch, "cuGraphLaunch");
+    from.need(api.graph_exec_destroy, "cuGraphExecDestroy");
+    from.need(api.graph_destroy, "cuGraphDestroy");
+}
+
+void load_blas(Loader& from, void* library, CudaApi& api) {
+    from.need_library(api.blas_create, library, "cublasCreate_v2");
+    from.need_library(api.blas_destroy, library, "cublasDestroy_v2");
+    from.need_library(api.blas_set_stream, library, "cublasSetStream_v2");
+    from.need_library(api.blas_set_workspace, library, "cublasSetWorkspace_v2");
+    from.need_library(api.blas_gemm, library, "cublasGemmEx");
+}
+
+// Already in the process with libtorch_cuda, under the name of the version it was built for.
+void* find_blas() {
+    for (const char* name : {"libcublas.so.13", "libcublas.so.12"})
+        if (void* found = ::dlopen(name, RTLD_NOW | RTLD_NOLOAD))
+            return found;
+    return nullptr;
+}
+
+Result<CudaApi> load() {
+    const auto refuse = [](std::string why) {
+        return fail(ErrorCode::kUnsupported, std::move(why), "NoFastPath");
+    };
+    void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (driver == nullptr)
+        return refuse("there is no NVIDIA driver here");
+    Loader loader;
+    loader.get = reinterpret_cast<GetProcAddress>(::dlsym(driver, "cuGetProcAddress_v2"));
+    if (loader.get == nullptr)
+        return refuse("the NVIDIA driver is too old: 525 or newer is needed");
+    void* blas = find_blas();
+    if (blas == nullptr)
+        return refuse("libtorch has not brought cuBLAS 12 or 13 into this process");
+    CudaApi api;
+    load_driver(loader, api);
+    load_blas(loader, blas, api);
+    if (loader.missing != nullptr)
+        return refuse(fmt::format("driver or cuBLAS has no {}", loader.missing));
+    return api;
+}
+
+} // namespace
+
+Status CudaApi::check(CUresult code, const char* call) const {
+    if (code == CUDA_SUCCESS)
+        return {};
+    const char* name = nullptr;
+    if (get_error_name(code, &name) != CUDA_SUCCESS || name == nullptr)
+        name = "an unknown error";
+    return fail(Error{code == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::kResourceExhausted
+                                                       : ErrorCode::kInternal,
+                      fmt::format("the model's step failed: {}: {}", call, name), "StepFailed",
+                      static_cast<int>(code)});
+}
+
+Result<const CudaApi*> cuda_api() {
+    static const Result<CudaApi> api = load();
+    if (!api)
+        return fail(api.error());
+    return &*api;
+}
+
+} // namespace berth::engine::fast

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_shim/reference/fast/cuda_queue.h"
+
+#include "engine_shim/reference/fast/buffers.h"
+#include "engine_shim/reference/fast/cuda_api.h"
+#include "engine_shim/reference/fast/kernel_image.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+namespace berth::engine::fast {
+
+namespace {
+
+// cuBLAS's numbers for what is used here.
+constexpr int kTransposed = 1;
+constexpr int kPlain = 0;
+constexpr int kTypeBf16 = 14;
+constexpr int kTypeFloat = 0;
+constexpr int kComputeFloat = 68;
+constexpr int kDefaultAlgorithm = -1;
+
+CUdeviceptr address(const void* at) {
+    return reinterpret_cast<CUdeviceptr>(at);
+}
+
+class CudaGraph final : public RecordedGraph {
+  public:
+    CudaGraph(const CudaApi& api, CUcontext context, CUgraph graph)
+        : api_(api), context_(context), graph_(graph) {}
+    ~CudaGraph() override {
+        (void)api_.ctx_set_current(context_);
+        if (exec_ != nullptr)
+            (void)api_.graph_exec_destroy(exec_);
+        if (graph_ != nullptr)
+            (void)api_.graph_destroy(graph_);
+    }
+    Status prepare() override {
+        BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
+        BERTH_TRY(
+            api_.check(api_.graph_instantiate(&exec_, graph_, 0), "cuGraphInstantiateWithFlags"));
+        (void)api_.graph_destroy(std::exchange(graph_, nullptr));
+        return {};
+    }
+    CUgraphExec exec() const { return exec_; }
+
+  private:
+    const CudaApi& api_;
+    const CUcontext context_;
+    CUgraph graph_;
+    CUgraphExec exec_ = nullptr;
+};
+
+class CudaQueue final : public Queue {
+  public:
+    CudaQueue(const CudaApi& api, const CudaQueueOptions& options) : api_(api), options_(options) {}
+    ~CudaQueue() override;
+    Status open();
+
+    Status launch(const Launch& launch) override;
+    Status multiply(const LibraryProduct& product) override;
+    Status attend_chunk(const ChunkAttention& attention) override {
+        return attend_with_torch(*this, attention);
+    }
+    Status copy_in(void* device, const void* host, size_t bytes) override;
+    Status copy_out(void* host, const void* device, size_t bytes) override;
+    Status wait() override {
+        return api_.check(api_.stream_synchronize(nullptr), "cuStreamSynchronize");
+    }
+    Result<std::byte*> host_buffer(size_t bytes) override;
+    Status begin_recording() override;
+    Result<std::unique_ptr<RecordedGraph>> end_recording() override;
+    Status start(RecordedGraph& graph) override;
+
+  private:
+    Status check_blas(int status, const char* call) const;
+    Status use_stream(CUstream stream);
+
+    const CudaApi& api_;
+    const CudaQueueOptions options_;
+    CUdevice device_ = 0;
+    CUcontext context_ = nullptr;
+    CUmodule module_ = nullptr;
+    CUstream recording_stream_ = nullptr;
+    CudaApi::BlasHandle blas_ = nullptr;
+    bool recording_ = false;
+    std::array<CUfunction, kKernels> functions_{};
+    std::vector<void*> host_;
+};
+
+CudaQueue::~CudaQueue() {
+    if (context_ == nullptr)
+        return;
+    (void)api_.ctx_set_current(context_);
+    (void)api_.stream_synchronize(nullptr);
+    if (blas_ != nullptr)
+        (void)api_.blas_destroy(blas_);
+    if (recording_stream_ != nullptr)
+        (void)api_.stream_destroy(recording_stream_);
+    for (void* buffer : host_)
+        (void)api_.host_free(buffer);
+    if (module_ != nullptr)
+        (void)api_.module_unload(module_);
+    (void)api_.primary_ctx_release(device_);
+}
+
+Status CudaQueue::open() {
+    if (kernel_image().empty())
+        return fail(ErrorCode::kUnsupported,
+                    "this build has no kernels, because no usable nvcc was found when it was "
+                    "configured",
+                    "NoFastPath");
+    BERTH_TRY(api_.check(api_.device_get(&device_, 0), "cuDeviceGet"));
+    BERTH_TRY(api_.check(api_.primary_ctx_retain(&context_, device_), "cuDevicePrimaryCtxRetain"));
+    BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
+    const CUresult loaded = api_.module_load_data(&module_, kernel_image().data());
+    if (loaded != CUDA_SUCCESS)
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("{}: this build's kernels have no code for this GPU; configure it "
+                                "with its architecture in BERTH_CUDA_ARCHITECTURES",
+                                api_.check(loaded, "cuModuleLoadData").error().message),
+                    "NoFastPath");
+    for (uint32_t kernel = 0; kernel < kKernels; ++kernel)
+        BERTH_TRY(api_.check(
+            api_.module_get_function(&functions_[kernel], module_, kKernelNames[kernel].data()),
+            kKernelNames[kernel].data()));
+    BERTH_TRY(api_.check(api_.stream_create(&recording_stream_, CU_STREAM_NON_BLOCKING),
+                         "cuStreamCreate"));
+    BERTH_TRY(check_blas(api_.blas_create(&blas_), "cublasCreate"));
+    return use_stream(nullptr);
+}
+
+Status CudaQueue::check_blas(int status, const char* call) const {
+    if (status == 0)
+        return {};
+    return fail(ErrorCode::kInternal,
+                fmt::format("the model's step failed: {}: status {}", call, status), "StepFailed");
+}
+
+Status CudaQueue::use_stream(CUstream stream) {
+    BERTH_TRY(check_blas(api_.blas_set_stream(blas_, stream), "cublasSetStream"));
+    return check_blas(api_.blas_set_workspace(blas_, options_.library_workspace, kLibraryBytes),
+                      "cublasSetWorkspace");
+}
+
+Status CudaQueue::launch(const Launch& launch) {
+    CUlaunchAttribute overlap{};
+    overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    overlap.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config{};
+    config.gridDimX = launch.blocks[0];
+    config.gridDimY = launch.blocks[1];
+    config.gridDimZ = launch.blocks[2];
+    config.blockDimX = launch.threads;
+    config.blockDimY = config.blockDimZ = 1;
+    config.hStream = recording_ ? recording_stream_ : nullptr;
+    if (recording_ && launch.overlap) {
+        config.attrs = &overlap;
+        config.numAttrs = 1;
+    }
+    // Kernels have one parameter each, which the driver copies.
+    void* arguments[] = {const_cast<void*>(launch.params)};
+    const auto kernel = static_cast<size_t>(launch.kernel);
+    return api_.check(api_.launch_kernel(&config, functions_[kernel], arguments, nullptr),
+                      kKernelNames[kernel].data());
+}
+
+// cuBLAS counts along columns: what is row by row here is the transposed there.
+Status CudaQueue::multiply(const LibraryProduct& p) {
+    const float one = 1.0F;
+    const float before = p.adds ? 1.0F : 0.0F;
+    return check_blas(
+        api_.blas_gemm(blas_, kTransposed, kPlain, static_cast<int>(p.n), static_cast<int>(p.m),
+                       static_cast<int>(p.k), &one, p.weight, kTypeBf16, static_cast<int>(p.k), p.x,
+                       kTypeBf16, static_cast<int>(p.k), &before, p.to,
+                       p.to_bf16 ? kTypeBf16 : kTypeFloat, static_cast<int>(p.to_pitch),
+                       kComputeFloat, kDefaultAlgorithm),
+        "cublasGemmEx");
+}
+
+Status CudaQueue::copy_in(void* device, const void* host, size_t bytes) {
+    BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
+    return api_.check(api_.copy_in(address(device), host, bytes, nullptr), "cuMemcpyHtoDAsync");
+}
+
+Status CudaQueue::copy_out(void* host, const void* device, size_t bytes) {
+    return api_.check(api_.copy_out(host, address(device), bytes, nullptr), "cuMemcpyDtoHAsync");
+}
+
+Result<std::byte*> CudaQueue::host_buffer(size_t bytes) {
+    void* made = nullptr;
+    BERTH_TRY(
+        api_.check(api_.host_alloc(&made, bytes, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc"));
+    host_.push_back(made);
+    return static_cast<std::byte*>(made);
+}
+
+// Relaxed: nothing that is recorded allocates or copies on its own, and a library that still loads
+// a kernel of its own meanwhile may.
+Status CudaQueue::begin_recording() {
+    BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
+    BERTH_TRY(use_stream(recording_stream_));
+    BERTH_TRY(api_.check(api_.begin_capture(recording_stream_, CU_STREAM_CAPTURE_MODE_RELAXED),
+                         "cuStreamBeginCapture"));
+    recording_ = true;
+    return {};
+}
+
+Result<std::unique_ptr<RecordedGraph>> CudaQueue::end_recording() {
+    recording_ = false;
+    CUgraph graph = nullptr;
+    const Status ended =
+        api_.check(api_.end_capture(recording_stream_, &graph), "cuStreamEndCapture");
+    BERTH_TRY(use_stream(nullptr));
+    BERTH_TRY(ended);
+    return std::make_unique<CudaGraph>(api_, context_, graph);
+}
+
+Status CudaQueue::start(RecordedGraph& graph) {
+    return api_.check(api_.graph_launch(static_cast<CudaGraph&>(graph).exec(), nullptr),
+                      "cuGraphLaunch");
+}
+
+} // namespace
+
+Result<std::unique_ptr<Queue>> make_cuda_queue(const CudaQueueOptions& options) {
+    BERTH_ASSIGN(const CudaApi* api, cuda_api());
+    auto queue = std::make_unique<CudaQueue>(*api, options);
+    BERTH_TRY(queue->open());
+    return queue;
+}
+
+} // namespace berth::engine::fast

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The entry points of the engine's kernels. Compiled to a fatbin that is embedded into the engine
+// and loaded through the driver; nothing here runs on the host.
+#include "attend_kernel.cuh"
+#include "matrix_kernel.cuh"
+#include "small_kernels.cuh"
+
+using namespace berth::engine::fast;
+
+#define BERTH_MATRIX(name, weight, columns, matrices, rows, slices)                                \
+    extern "C" __global__ void __launch_bounds__(32 * (rows) * (slices))                           \
+        berth_matrix_##name(const __grid_constant__ MatrixParams p) {                              \
+        using Kernel = MatrixKernel<weight, columns, matrices, rows, slices>;                      \
+        __shared__ Kernel::Shared shared;                                                          \
+        Kernel::run(p, shared);                                                                    \
+    }
+
+// Rows of x that one group takes, plain or pair, warps along rows x along k.
+#define BERTH_MATRICES(kind, weight)                                                               \
+    BERTH_MATRIX(kind##_8_1x8, weight, 1, 1, 1, 8)                                                 \
+    BERTH_MATRIX(kind##_8_2x4, weight, 1, 1, 2, 4)                                                 \
+    BERTH_MATRIX(kind##_16_1x8, weight, 2, 1, 1, 8)                                                \
+    BERTH_MATRIX(kind##_16_2x4, weight, 2, 1, 2, 4)                                                \
+    BERTH_MATRIX(kind##_32_1x8, weight, 4, 1, 1, 8)                                                \
+    BERTH_MATRIX(kind##_32_2x4, weight, 4, 1, 2, 4)                                                \
+    BERTH_MATRIX(kind##_pair_8_1x8, weight, 1, 2, 1, 8)                                            \
+    BERTH_MATRIX(kind##_pair_8_2x4, weight, 1, 2, 2, 4)                                            \
+    BERTH_MATRIX(kind##_pair_16_1x8, weight, 2, 2, 1, 8)                                           \
+    BERTH_MATRIX(kind##_pair_16_2x4, weight, 2, 2, 2, 4)                                           \
+    BERTH_MATRIX(kind##_pair_32_1x8, weight, 4, 2, 1, 8)                                           \
+    BERTH_MATRIX(kind##_pair_32_2x4, weight, 4, 2, 2, 4)
+
+BERTH_MATRICES(bf16, Bf16Weight)
+BERTH_MATRICES(fp8, Fp8Weight)
+
+#define BERTH_ATTEND(dim, heads)                                                                   \
+    extern "C" __global__ void __launch_bounds__(128)                                              \
+        berth_attend_##dim##_##heads(const __grid_constant__ AttendParams p) {                     \
+        using Kernel = AttendKernel<dim, heads>;                                                   \
+        __shared__ Kernel::Shared shared;                                                          \
+        Kernel::run(p, shared);                                                                    \
+    }
+
+BERTH_ATTEND(64, 1)
+BERTH_ATTEND(64, 2)
+BERTH_ATTEND(64, 4)
+BERTH_ATTEND(128, 1)
+BERTH_ATTEND(128, 2)
+BERTH_ATTEND(128, 4)
+
+#define BERTH_MERGE(dim)                                                                           \
+    extern "C" __global__ void __launch_bounds__(dim)                                              \
+        berth_attend_merge_##dim(const __grid_constant__ AttendParams p) {                         \
+        __shared__ MergeShared shared;                                                             \
+        attend_merge<dim>(p, shared);                                                              \
+    }
+
+BERTH_MERGE(64)
+BERTH_MERGE(128)
+
+#define BERTH_PLAIN(name, params, call)                                                            \
+    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ params p) {     \
+        call;                                                                                      \
+    }
+
+BERTH_PLAIN(berth_rope_store_64, RopeParams, rope_store<64>(p))
+BERTH_PLAIN(berth_rope_store_128, RopeParams, rope_store<128>(p))
+BERTH_PLAIN(berth_embed, EmbedParams, embed(p))
+BERTH_PLAIN(berth_silu_times, SiluParams, silu_times(p))
+BERTH_PLAIN(berth_gather, GatherParams, gather(p))
+BERTH_PLAIN(berth_dequantise, DequantiseParams, dequantise(p))
+BERTH_PLAIN(berth_read_all, ReadParams, read_all(p))
+
+extern "C" __global__ void __launch_bounds__(256) berth_norm(const __grid_constant__ NormParams p) {
+    __shared__ float shared[kSmallWarps];
+    norm(p, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    berth_largest(const __grid_constant__ LargestParams p) {
+    __shared__ uint64_t shared[kSmallWarps];
+    largest(p, shared);
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernel_math.cuh"
+
+// What lies between the products: embedding, norms, rotation and storing of keys, activation, the
+// largest logit. Everything is computed in float32 and rounded once.
+namespace berth::engine::fast {
+
+constexpr int kSmallThreads = 256;
+constexpr int kSmallWarps = kSmallThreads / 32;
+
+// One group for each row.
+__device__ inline void embed(const EmbedParams& p) {
+    wait_for_previous();
+    release_next();
+    const uint32_t row = blockIdx.x;
+    const auto token = static_cast<uint32_t>(p.tokens[row]);
+    const Bf16* from = p.embedding + static_cast<uint64_t>(token) * p.hidden;
+    float* to = p.residual + static_cast<uint64_t>(row) * p.hidden;
+    for (uint32_t at = threadIdx.x; at < p.hidden; at += kSmallThreads)
+        to[at] = from_bf16(from[at]);
+    const auto position = static_cast<float>(p.positions[row]);
+    float* rope = p.rope + static_cast<uint64_t>(row) * p.half * 2;
+    for (uint32_t at = threadIdx.x; at < p.half; at += kSmallThreads) {
+        float sine = 0;
+        float cosine = 0;
+        sine_cosine(position * p.inverse[at], sine, cosine);
+        rope[2 * at] = cosine * p.rope_scale;
+        rope[2 * at + 1] = sine * p.rope_scale;
+    }
+    if (row == 0)
+        for (uint32_t at = threadIdx.x; at < p.key_count; at += kSmallThreads)
+            p.keys[at] = 0;
+}
+
+// One group for each row that is wanted.
+__device__ inline void norm(const NormParams& p, float (&shared)[kSmallWarps]) {
+    wait_for_previous();
+    release_next();
+    const uint32_t row =
+        p.rows_at != nullptr ? static_cast<uint32_t>(p.rows_at[blockIdx.x]) : blockIdx.x;
+    const float* from = p.from + static_cast<uint64_t>(row) * p.hidden;
+    Bf16* to = p.to + static_cast<uint64_t>(blockIdx.x) * p.hidden;
+    float sum = 0;
+    for (uint32_t at = threadIdx.x; at < p.hidden; at += kSmallThreads)
+        sum = fmaf(from[at], from[at], sum);
+    sum = sum_of_group<kSmallWarps>(sum, shared);
+    const float factor = inverse_root(sum / static_cast<float>(p.hidden) + p.epsilon);
+    for (uint32_t at = threadIdx.x; at < p.hidden; at += kSmallThreads)
+        to[at] = to_bf16(from[at] * factor * from_bf16(p.weight[at]));
+}
+
+// A warp for each head of a row. A lane holds places lane, lane + 32, ..., so that both of a
+// rotated pair are its own.
+template <int kDim>
+__device__ void rope_store(const RopeParams& p) {
+    constexpr int kEach = kDim / 32;
+    wait_for_previous();
+    release_next();
+    const uint32_t row = blockIdx.x;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t kv_heads = p.pages.kv_heads;
+    const uint32_t index = blockIdx.y * kSmallWarps + threadIdx.x / 32;
+    const int32_t position = p.positions[row];
+    if (index >= p.heads + 2 * kv_heads || position < 0)
+        return;
+    const uint32_t kind = index < p.heads ? 0 : index < p.heads + kv_heads ? 1 : 2;
+    const uint32_t head = kind == 0   ? index
+                          : kind == 1 ? index - p.heads
+                                      : index - p.heads - kv_heads;
+    const float* from =
+        p.qkv + (static_cast<uint64_t>(row) * (p.heads + 2 * kv_heads) + index) * kDim;
+    float x[kEach];
+    float squares = 0;
+#pragma unroll
+    for (int each = 0; each < kEach; ++each) {
+        const uint32_t place = lane + 32 * static_cast<uint32_t>(each);
+        x[each] = from[place];
+        if (p.bias[kind] != nullptr)
+            x[each] += from_bf16(p.bias[kind][head * kDim + place]);
+        squares = fmaf(x[each], x[each], squares);
+    }
+    const Bf16* weight = kind == 0 ? p.q_norm : kind == 1 ? p.k_norm : nullptr;
+    if (weight != nullptr) {
+        const float factor =
+            inverse_root(sum_of_warp(squares) / static_cast<float>(kDim) + p.epsilon);
+#pragma unroll
+        for (int each = 0; each < kEach; ++each)
+            x[each] *= factor * from_bf16(weight[lane + 32 * static_cast<uint32_t>(each)]);
+    }
+    if (kind != 2) {
+        const float* rope = p.rope + static_cast<uint64_t>(row) * kDim;
+#pragma unroll
+        for (int each = 0; each < kEach / 2; ++each) {
+            const uint32_t pair = lane + 32 * static_cast<uint32_t>(each);
+            const float cosine = rope[2 * pair];
+            const float sine = rope[2 * pair + 1];
+            const float first = x[each];
+            const float second = x[each + kEach / 2];
+            x[each] = first * cosine - second * sine;
+            x[each + kEach / 2] = second * cosine + first * sine;
+        }
+    }
+    Bf16* to = nullptr;
+    if (kind == 0) {
+        to = p.q + (static_cast<uint64_t>(row) * p.heads + head) * kDim;
+    } else {
+        const auto token = static_cast<uint32_t>(position);
+        const Bf16* plane =
+            page_of(p.pages, p.pages.header->table_pitch, static_cast<uint32_t>(p.sequences[row]),
+                    token, 2 * p.layer + kind - 1);
+        to = const_cast<Bf16*>(plane) +
+             static_cast<uint64_t>(token % p.pages.block_tokens * kv_heads + head) * kDim;
+    }
+#pragma unroll
+    for (int each = 0; each < kEach; ++each)
+        to[lane + 32 * static_cast<uint32_t>(each)] = to_bf16(x[each]);
+}
+
+// Two places a thread; groups along a row, rows across.
+__device__ inline void silu_times(const SiluParams& p) {
+    wait_for_previous();
+    release_next();
+    const uint32_t at = (blockIdx.x * kSmallThreads + threadIdx.x) * 2;
+    if (at >= p.width)
+        return;
+    const uint64_t row = blockIdx.y;
+    const Bf16* from = p.from + row * 2 * p.width + at;
+    const uint32_t gate = *reinterpret_cast<const uint32_t*>(from);
+    const uint32_t up = *reinterpret_cast<const uint32_t*>(from + p.width);
+    const auto silu = [](float x) { return x / (1.0F + power_of_two(x * -1.44269504F)); };
+    *reinterpret_cast<uint32_t*>(p.to + row * p.width + at) =
+        pack_bf16(silu(low_of(gate)) * low_of(up), silu(high_of(gate)) * high_of(up));
+}
+
+// One group for each row.
+__device__ inline void gather(const GatherParams& p) {
+    wait_for_previous();
+    release_next();
+    const uint32_t index = blockIdx.x;
+    uint32_t item = 0;
+    while (item + 1 < p.items && static_cast<uint32_t>(p.starts[item + 1]) <= index)
+        ++item;
+    const uint32_t token = index - static_cast<uint32_t>(p.starts[item]);
+    const Bf16* keys = page_of(p.pages, p.pages.header->table_pitch,
+                               static_cast<uint32_t>(p.sequences[item]), token, 2 * p.layer) +
+                       static_cast<uint64_t>(token % p.pages.block_tokens) * p.row;
+    const uint64_t to = static_cast<uint64_t>(index) * p.row;
+    for (uint32_t at = threadIdx.x * 8; at < p.row; at += blockDim.x * 8) {
+        *reinterpret_cast<uint4*>(p.keys + to + at) = load_once(keys + at);
+        *reinterpret_cast<uint4*>(p.values + to + at) = load_once(keys + p.pages.plane_stride + at);
+    }
+}
+
+// The largest of a slice of a row. A tie goes to the smallest token.
+__device__ inline void largest(const LargestParams& p, uint64_t (&shared)[kSmallWarps]) {
+    wait_for_previous();
+    release_next();
+    const uint32_t row = blockIdx.y;
+    const float* logits = p.logits + static_cast<uint64_t>(row) * p.width;
+    uint64_t best = 0;
+    for (uint32_t at = blockIdx.x * kSmallThreads + threadIdx.x; at < p.width;
+         at += p.slices * kSmallThreads) {
+        const uint32_t bits = as_bits(logits[at]);
+        const uint32_t ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+        const uint64_t key = static_cast<uint64_t>(ordered) << 32 | (0xffffffffU - at);
+        best = key > best ? key : best;
+    }
+    for (int mask = 16; mask > 0; mask >>= 1) {
+        const uint64_t other = shuffle_xor(best, mask);
+        best = other > best ? other : best;
+    }
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = best;
+    barrier();
+    if (threadIdx.x != 0)
+        return;
+    for (int warp = 1; warp < kSmallWarps; ++warp)
+        best = shared[warp] > best ? shared[warp] : best;
+    keep_largest(p.keys + row, best);
+}
+
+// Four places a thread.
+__device__ inline void dequantise(const DequantiseParams& p) {
+    const uint64_t at = (static_cast<uint64_t>(blockIdx.x) * kSmallThreads + threadIdx.x) * 4;
+    const uint32_t row = static_cast<uint32_t>(at / p.k);
+    if (row >= p.n)
+        return;
+    const uint32_t column = static_cast<uint32_t>(at % p.k);
+    const float scale =
+        p.scales[static_cast<uint64_t>(row / 128) * ((p.k + 127) / 128) + column / 128];
+    const uint32_t four = *reinterpret_cast<const uint32_t*>(p.from + at);
+    uint32_t to[2];
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+        const uint32_t two = spread_bytes(four, pair);
+        const uint32_t bits =
+            multiply_bf16x2((two & 0x00800080U) << 8 | (two & 0x007f007fU) << 4, 0x7b807b80U);
+        to[pair] = pack_bf16(low_of(bits) * scale, high_of(bits) * scale);
+    }
+    *reinterpret_cast<uint2*>(p.to + at) = uint2{to[0], to[1]};
+}
+
+// Reads all of it; for the floor that other figures are compared with.
+__device__ inline void read_all(const ReadParams& p) {
+    const auto* from = static_cast<const uint4*>(p.from);
+    const uint64_t count = p.bytes / 16;
+    const uint64_t stride = static_cast<uint64_t>(gridDim.x) * blockDim.x;
+    uint32_t mixed = 0;
+    uint64_t at = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (; at + 3 * stride < count; at += 4 * stride) {
+        uint4 words[4];
+#pragma unroll
+        for (int index = 0; index < 4; ++index)
+            words[index] = load_once(from + at + static_cast<uint64_t>(index) * stride);
+#pragma unroll
+        for (int index = 0; index < 4; ++index)
+            mixed ^= words[index].x ^ words[index].y ^ words[index].z ^ words[index].w;
+    }
+    for (; at < count; at += stride) {
+        const uint4 words = load_once(from + at);
+        mixed ^= words.x ^ words.y ^ words.z ^ words.w;
+    }
+    if (mixed == 0x5bd1e995U)
+        p.to[blockIdx.x] = mixed;
+}
+
+} // namespace berth::engine::fast
