@@ -39,7 +39,7 @@ spec:
   model: tiny
   priorityClassName: {name}
   resources: {{requests: {{memory: 0}}, limits: {{memory: 1Mi}}}}
-  engine: {{driver: berth, command: ["{engine}", {name}]}}
+  engine: {{driver: berth, command: ["{engine}", {name}], workingDirectory: /}}
 """
 SLO = "  slo: {ttft: 200ms, tpot: 40ms, percentile: 99}\n"
 
@@ -59,6 +59,9 @@ class Busy:
 
     def apply(self, **changes):
         berth(self.node, "apply", "-f", "-", stdin=self.policy(**changes))
+
+    def pids(self):
+        return [self.node.instance(name)["pid"] for name in ("online", "batch")]
 
     def steps(self):
         return self.node.instance("batch")["counters"]["stepsDone"]
@@ -81,7 +84,9 @@ def two_busy_engines(tmp_path):
     with busy.node as node:
         for name in ("online", "batch"):
             node.wait_state(name, "Running")
+        pids = busy.pids()
         yield busy
+        assert busy.pids() == pids, "a change was to reach those who run"
 
 
 def test_batch_stands_while_online_works_unless_it_has_a_share(busy):
