@@ -17,7 +17,6 @@ import time
 import node_under_test
 import pytest
 from node_under_test import BIN, Node, Refused, alive, call, wait_until
-from publishing import PUBLISHER, publisher
 from test_long_life import Peer, close_all
 from tiny_model import make_tiny_model
 
@@ -58,7 +57,7 @@ SECONDS = 86399
 ACTIONS = ["StartLoad", "GoLoad", "KeepWeights", "LoadFinished", "DropWeights", "StartProcess",
            "TerminateProcess", "OperationDone", "SendCommand Pause", "SendCommand Resume",
            "SendCommand Offload", "SendCommand Restore", "SendCommand Stop", "StartCopy", "TidyImages",
-           "PublicationAnswered"]
+           "TellRules"]
 BATCHES = ["Event", "Instance", "Operation", "Placement", "Policy", "ForgetPlacement",
            "Meta"]
 MOMENTS = ["begin", "commit", "committed", "mirrored", "told"]
@@ -98,7 +97,6 @@ class Life:
         self.deaths = 0
         self.node = None
         self.root = root
-        self.publisher = None
 
     def start(self, command, **more):
         environment = {**os.environ, "BERTH_FAULT_ONCE": str(self.killed_at)}
@@ -194,18 +192,6 @@ class Life:
                        if w["model"] == model and w["device"] == "host-0")
         self.until(f"{model} is copied to all tiers", done)
 
-    def publish(self, number):
-        if self.publisher is None or self.publisher.process.poll() is not None:
-            self.publisher = publisher(self.node, "publish", fill=number % 250)
-        self.until("a set is published and held", lambda: any(
-            w.get("published") and w["leases"] == 1 for w in self.node.weights()))
-
-    def withdraw(self):
-        if self.publisher.process.poll() is None:
-            self.publisher.end()
-        self.until("what was published is gone", lambda: not any(
-            w.get("published") for w in self.node.weights()) or self.drop("tiny"))
-
     def pin(self, model, pinned):
         def done():
             shown = [w for w in self.node.weights()
@@ -253,6 +239,14 @@ class Life:
         for check in self.until("doctor", lambda: self.node.get("/v1/doctor")["checks"]):
             assert check["ok"] or check["name"] not in ("ledger", "database", "keeper"), check
 
+    def look(self):
+        """Copies are made on their own, so it may die then too."""
+        while True:
+            try:
+                return self.until("a look", lambda: (self.sets(), self.engines()))
+            except Died:
+                self.restart()
+
     def step(self, name, action, *arguments, moves=()):
         """Does it, through as many deaths as there are; what it does not move stays."""
         before = None
@@ -265,7 +259,7 @@ class Life:
                 break
             except Died:
                 self.restart()
-        sets, engines = self.until("a look", lambda: (self.sets(), self.engines()))
+        sets, engines = self.look()
         if "sets" not in moves:
             assert sets == before[0], f"{name}: weight sets changed"
         for instance, pids in before[1].items():
@@ -287,8 +281,6 @@ class Life:
         self.step("pin", self.pin, "b", True)
         self.step("unpin", self.pin, "b", False)
         self.step("evict a set", self.evict, "b", moves=("sets",))
-        self.step("publish", self.publish, number, moves=("sets",))
-        self.step("withdraw", self.withdraw, moves=("sets",))
         self.step("evict", self.bring, "steady", "Evicted", moves=("steady",))
         self.step("evict", self.bring, "sleeper", "Evicted", moves=("sleeper",))
         self.step("empty", self.evict, "a", moves=("sets",))
@@ -299,7 +291,7 @@ def needs(*programs):
                               reason="the tests' own berthd and engine are not built")
 
 
-@needs(FAULTY, ENGINE, PUBLISHER)
+@needs(FAULTY, ENGINE)
 def test_berthd_killed_between_any_two_of_its_writes_and_actions_loses_nothing(root):
     life = Life(root)
     life.killed_at.write_text("off\n")  # the first start is a whole one
@@ -522,7 +514,8 @@ def test_a_database_that_is_lost_costs_history_and_no_engine(root, stopped, harm
                 node.kill_daemon()
                 node.start_daemon()
                 wait_until("it is connected", lambda: node.instance("steady")["connected"], 20)
-        assert "DatabaseReplaced" in call(node.connection(), "GET", "/v1/events?since=0")
+        wait_until("it is said", lambda: "DatabaseReplaced" in call(
+            node.connection(), "GET", "/v1/events?since=0"), 10)
         if stopped:
             assert node.wait_state("steady", "Paused")["pid"] == trouble.pids["steady"]
             wait_until("it is connected", lambda: node.instance("steady")["connected"], 20)
