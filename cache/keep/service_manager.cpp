@@ -2,11 +2,11 @@
 #include "cache/keep/service_manager.h"
 
 #include "base/log.h"
+#include "base/number.h"
 
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -29,12 +29,6 @@ std::string take_variable(const char* name) {
     std::string taken = text != nullptr ? text : "";
     ::unsetenv(name);
     return taken;
-}
-
-size_t number_in(std::string_view text) {
-    size_t number = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    return error == std::errc() && end == text.data() + text.size() ? number : 0;
 }
 
 std::vector<InheritedFd> inherited_fds(size_t count, std::string_view names) {
@@ -86,11 +80,11 @@ Result<ServiceManager> ServiceManager::from_environment() {
     std::string pid = take_variable("LISTEN_PID");
     std::string count = take_variable("LISTEN_FDS");
     std::string names = take_variable("LISTEN_FDNAMES");
-    manager.descriptors_max_ = number_in(take_variable("FDSTORE"));
+    manager.descriptors_max_ = number_in<size_t>(take_variable("FDSTORE")).value_or(0);
     ::unsetenv("LISTEN_PIDFDID");
     // Another process's variables name descriptors that are not ours to touch.
-    if (number_in(pid) == static_cast<size_t>(::getpid()))
-        manager.inherited_ = inherited_fds(number_in(count), names);
+    if (number_in<size_t>(pid) == static_cast<size_t>(::getpid()))
+        manager.inherited_ = inherited_fds(number_in<size_t>(count).value_or(0), names);
     if (!manager.address_.empty()) {
         BERTH_ASSIGN(manager.socket_, connect_notify(manager.address_));
     }

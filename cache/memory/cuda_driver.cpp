@@ -1,37 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/memory/cuda_driver.h"
 
-#include <fmt/format.h>
+#include "cache/memory/cuda_entries.h"
 
-#include <dlfcn.h>
+#include <fmt/format.h>
 
 namespace berth {
 
 namespace {
 
-// The driver's interface at 12.0 is what the declarations above stand for: later versions of these
-// functions take other arguments.
-constexpr int kInterfaceVersion = 12000;
-
-using GetProcAddress = CUresult (*)(const char*, void**, int, cuuint64_t,
-                                    CUdriverProcAddressQueryResult*);
-
-struct Loader {
-    GetProcAddress get = nullptr;
-    const char* missing = nullptr;
-
-    template <typename Function>
-    void need(Function& into, const char* name) {
-        void* found = nullptr;
-        CUdriverProcAddressQueryResult why{};
-        if (get(name, &found, kInterfaceVersion, CU_GET_PROC_ADDRESS_DEFAULT, &why) == CUDA_SUCCESS)
-            into = reinterpret_cast<Function>(found);
-        if (into == nullptr && missing == nullptr)
-            missing = name;
-    }
-};
-
-void load_functions(Loader& from, CudaDriver& into) {
+void load_functions(CudaEntries& from, CudaDriver& into) {
     from.need(into.init, "cuInit");
     from.need(into.driver_get_version, "cuDriverGetVersion");
     from.need(into.get_error_name, "cuGetErrorName");
@@ -72,28 +50,14 @@ void load_functions(Loader& from, CudaDriver& into) {
     from.need(into.launch_kernel, "cuLaunchKernel");
 }
 
-// The library stays open for the life of the process: its threads and exit handlers need it.
 Result<CudaDriver> load_driver() {
-    void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-    if (library == nullptr) {
-        const char* why = ::dlerror();
-        return fail(
-            ErrorCode::kUnsupported,
-            fmt::format("no NVIDIA driver here: {}", why != nullptr ? why : "dlopen failed"),
-            "NoCudaDriver");
-    }
-    Loader loader;
-    loader.get = reinterpret_cast<GetProcAddress>(::dlsym(library, "cuGetProcAddress_v2"));
-    if (loader.get == nullptr)
-        return fail(ErrorCode::kUnsupported,
-                    "the NVIDIA driver is too old: 525 (CUDA 12.0) or newer is needed",
-                    "CudaDriverTooOld");
+    BERTH_ASSIGN(CudaEntries entries, CudaEntries::open());
     CudaDriver driver;
-    load_functions(loader, driver);
-    if (loader.missing != nullptr)
+    load_functions(entries, driver);
+    if (entries.missing() != nullptr)
         return fail(ErrorCode::kUnsupported,
                     fmt::format("the NVIDIA driver has no {}: 525 (CUDA 12.0) or newer is needed",
-                                loader.missing),
+                                entries.missing()),
                     "CudaDriverTooOld");
     CUresult code = driver.init(0);
     if (code != CUDA_SUCCESS) {

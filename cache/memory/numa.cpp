@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/memory/numa.h"
 
+#include "base/number.h"
 #include "base/unique_fd.h"
 
 #include <linux/mempolicy.h>
@@ -14,7 +15,6 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <optional>
 #include <set>
 
@@ -33,14 +33,6 @@ std::string_view trimmed(std::string_view text) {
     while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0)
         text.remove_prefix(1);
     return text;
-}
-
-std::optional<int> number(std::string_view text) {
-    int value = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size())
-        return std::nullopt;
-    return value;
 }
 
 tl::unexpected<Error> bad_list(std::string_view text) {
@@ -85,8 +77,8 @@ Result<std::vector<int>> parse_cpu_list(std::string_view text) {
         size_t comma = rest.find(',');
         std::string_view part = rest.substr(0, comma);
         size_t dash = part.find('-');
-        auto first = number(part.substr(0, dash));
-        auto last = dash == std::string_view::npos ? first : number(part.substr(dash + 1));
+        auto first = number_in<int>(part.substr(0, dash));
+        auto last = dash == std::string_view::npos ? first : number_in<int>(part.substr(dash + 1));
         if (!first || !last || *first < 0 || *last < *first || *last >= kCpusMax)
             return bad_list(text);
         for (int cpu = *first; cpu <= *last; ++cpu)
@@ -108,7 +100,7 @@ int numa_node_of_pci(const std::string& bus_id, const std::string& sysfs) {
     auto text = read_file(sysfs + "/bus/pci/devices/" + bus_id + "/numa_node", kSysfsBytesMax);
     if (!text)
         return kNoNumaNode;
-    int node = number(trimmed(*text)).value_or(kNoNumaNode);
+    int node = number_in<int>(trimmed(*text)).value_or(kNoNumaNode);
     std::vector<int> nodes = numa_nodes(sysfs);
     bool known = std::find(nodes.begin(), nodes.end(), node) != nodes.end();
     return known && nodes.size() > 1 ? node : kNoNumaNode;

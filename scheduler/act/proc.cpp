@@ -2,30 +2,22 @@
 #include "scheduler/act/proc.h"
 
 #include "base/hash.h"
+#include "base/number.h"
 #include "base/unique_fd.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 
 namespace berth::proc {
-
-std::optional<int> number(std::string_view text) {
-    int value = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size())
-        return std::nullopt;
-    return value;
-}
 
 std::vector<int> numbers_in(const std::string& folder) {
     std::vector<int> found;
     std::error_code error;
     for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
          entry.increment(error))
-        if (auto value = number(entry->path().filename().native()))
+        if (auto value = number_in<int>(entry->path().filename().native()))
             found.push_back(*value);
     return found;
 }

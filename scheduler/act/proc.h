@@ -10,7 +10,6 @@
 // What is read from /proc by more than one here.
 namespace berth::proc {
 
-std::optional<int> number(std::string_view text); // all of it, in decimal
 // The entries of a folder that are numbers: pids, threads.
 std::vector<int> numbers_in(const std::string& folder);
 // Whether that process was started with a BERTH_TOKEN of this hash, as far as we may read it: an

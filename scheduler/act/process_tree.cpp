@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/act/process_tree.h"
 
+#include "base/number.h"
 #include "base/unique_fd.h"
 #include "scheduler/act/proc.h"
 
@@ -41,18 +42,18 @@ std::optional<Stat> stat_of(const std::string& path) {
     if (open == std::string::npos || close == std::string::npos || close + 2 >= text->size())
         return std::nullopt;
     Stat stat;
-    stat.id.pid = proc::number(std::string_view(*text).substr(0, open - 1)).value_or(0);
+    stat.id.pid = number_in<int>(std::string_view(*text).substr(0, open - 1)).value_or(0);
     stat.name = text->substr(open + 1, close - open - 1);
     std::string_view rest = std::string_view(*text).substr(close + 2);
     stat.state = rest.front();
     for (int field = 3; field <= 22 && !rest.empty(); ++field) {
         const std::string_view word = rest.substr(0, rest.find_first_of(" \n"));
         if (field == 4)
-            stat.parent = proc::number(word).value_or(0);
+            stat.parent = number_in<int>(word).value_or(0);
         else if (field == 5)
-            stat.group = proc::number(word).value_or(0);
+            stat.group = number_in<int>(word).value_or(0);
         else if (field == 6)
-            stat.session = proc::number(word).value_or(0);
+            stat.session = number_in<int>(word).value_or(0);
         else if (field == 22)
             std::from_chars(word.data(), word.data() + word.size(), stat.id.start_ticks);
         rest.remove_prefix(std::min(rest.size(), word.size() + 1));
@@ -133,7 +134,7 @@ std::vector<int> with_descendants(int pid) {
             std::string_view rest = *text;
             while (!rest.empty()) {
                 const std::string_view word = rest.substr(0, rest.find_first_of(" \n"));
-                if (auto child = proc::number(word);
+                if (auto child = number_in<int>(word);
                     child && std::find(all.begin(), all.end(), *child) == all.end())
                     all.push_back(*child);
                 rest.remove_prefix(std::min(rest.size(), word.size() + 1));

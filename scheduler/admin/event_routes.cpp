@@ -2,12 +2,11 @@
 #include "scheduler/admin/admin_api.h"
 
 #include "base/json.h"
+#include "base/number.h"
 #include "scheduler/admin/views.h"
 #include "scheduler/admin/wait.h"
 
 #include <fmt/format.h>
-
-#include <charconv>
 
 namespace berth {
 
@@ -26,13 +25,12 @@ Result<int64_t> number_of(const Request& request, const char* name, int64_t fall
     auto found = request.query.find(name);
     if (found == request.query.end())
         return fallback;
-    int64_t number = 0;
     const std::string& text = found->second;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size() || number < 0)
+    const auto number = number_in<int64_t>(text);
+    if (!number || *number < 0)
         return fail(ErrorCode::kInvalidArgument,
                     fmt::format("query parameter '{}': expected a number, found '{}'", name, text));
-    return number;
+    return *number;
 }
 
 std::string lines_of(const std::vector<EventRecord>& records) {

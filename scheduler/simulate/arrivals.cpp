@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/simulate/arrivals.h"
 
+#include "base/number.h"
+
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -37,18 +38,9 @@ std::vector<std::string_view> cells_of(std::string_view line) {
     }
 }
 
-template <typename Number>
-std::optional<Number> number_of(std::string_view text) {
-    Number value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size())
-        return std::nullopt;
-    return value;
-}
-
 // Whole counts, also where a tool wrote them as "512.0".
 std::optional<uint64_t> count_of(std::string_view text) {
-    const auto value = number_of<double>(text);
+    const auto value = number_in<double>(text);
     if (!value || !std::isfinite(*value) || *value < 0 || *value > 1e9)
         return std::nullopt;
     return static_cast<uint64_t>(*value);
@@ -59,13 +51,13 @@ std::optional<uint64_t> count_of(std::string_view text) {
 std::optional<double> calendar_seconds(std::string_view text) {
     if (text.size() < 19 || text[4] != '-' || text[7] != '-' || text[13] != ':' || text[16] != ':')
         return std::nullopt;
-    const auto year = number_of<int>(text.substr(0, 4));
-    const auto month = number_of<unsigned>(text.substr(5, 2));
-    const auto day = number_of<unsigned>(text.substr(8, 2));
-    const auto hour = number_of<int>(text.substr(11, 2));
-    const auto minute = number_of<int>(text.substr(14, 2));
+    const auto year = number_in<int>(text.substr(0, 4));
+    const auto month = number_in<unsigned>(text.substr(5, 2));
+    const auto day = number_in<unsigned>(text.substr(8, 2));
+    const auto hour = number_in<int>(text.substr(11, 2));
+    const auto minute = number_in<int>(text.substr(14, 2));
     const size_t end = text.find_first_not_of("0123456789.", 17);
-    const auto second = number_of<double>(
+    const auto second = number_in<double>(
         text.substr(17, end == std::string_view::npos ? std::string_view::npos : end - 17));
     if (!year || !month || !day || !hour || !minute || !second)
         return std::nullopt;
@@ -78,7 +70,7 @@ std::optional<double> calendar_seconds(std::string_view text) {
 }
 
 std::optional<double> seconds_of(std::string_view text) {
-    if (const auto plain = number_of<double>(text); plain && std::isfinite(*plain))
+    if (const auto plain = number_in<double>(text); plain && std::isfinite(*plain))
         return plain;
     return calendar_seconds(text);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/simulate/stimulus.h"
 
+#include "base/number.h"
 #include "base/units.h"
 
 #include <array>
-#include <charconv>
 #include <sstream>
 #include <string_view>
 
@@ -98,11 +98,6 @@ void draw_numbers(Stimulus& one, Dice& dice) {
     }
 }
 
-bool read_number(const std::string& text, uint64_t& number) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    return error == std::errc() && end == text.data() + text.size();
-}
-
 } // namespace
 
 Stimulus draw_stimulus(const Dice& all, uint64_t number, const Shape& shape, Nanoseconds& gap) {
@@ -145,10 +140,14 @@ Result<Stimulus> stimulus_from(const std::string& line) {
         return fail(ErrorCode::kInvalidArgument, "'" + kind + "' is nothing that can happen");
     one.kind = static_cast<Kind>(n);
     one.object = object == "-" ? "" : object;
-    if (!read_number(a, one.a) || !read_number(b, one.b) || number.size() < 2 ||
-        !read_number(number.substr(1), one.number))
+    const auto first = number_in<uint64_t>(a), second = number_in<uint64_t>(b);
+    const auto place = number.empty() ? std::nullopt : number_in<uint64_t>(number.substr(1));
+    if (!first || !second || !place)
         return fail(ErrorCode::kInvalidArgument,
                     "'" + line + "': expected TIME KIND OBJECT NUMBER NUMBER #NUMBER");
+    one.a = *first;
+    one.b = *second;
+    one.number = *place;
     return one;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/wire/system_names.h"
 
-#include <charconv>
+#include "base/number.h"
+
 #include <grp.h>
 #include <pwd.h>
 #include <vector>
@@ -13,12 +14,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr size_t kBufferBytes = size_t{64} << 10; // of a group with many members
 
-std::optional<uint32_t> number_in(const std::string& text) {
-    uint32_t number = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size() || number == UINT32_MAX)
-        return std::nullopt;
-    return number;
+// UINT32_MAX is nobody's.
+std::optional<uint32_t> id_in(const std::string& text) {
+    const auto number = number_in<uint32_t>(text);
+    return number == UINT32_MAX ? std::nullopt : number;
 }
 
 template <typename Cache, typename Key, typename Ask>
@@ -37,7 +36,7 @@ auto kept(Cache& cache, const Key& key, const Ask& ask) {
 } // namespace
 
 std::optional<uint32_t> SystemNames::uid_of(const std::string& user) {
-    if (auto number = number_in(user))
+    if (auto number = id_in(user))
         return number;
     return kept(uids_, user, [&]() -> std::optional<uint32_t> {
         passwd entry{};
@@ -51,7 +50,7 @@ std::optional<uint32_t> SystemNames::uid_of(const std::string& user) {
 }
 
 std::optional<uint32_t> SystemNames::gid_of(const std::string& name) {
-    if (auto number = number_in(name))
+    if (auto number = id_in(name))
         return number;
     return kept(gids_, name, [&]() -> std::optional<uint32_t> {
         group entry{};

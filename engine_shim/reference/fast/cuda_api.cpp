@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/fast/cuda_api.h"
 
+#include "cache/memory/cuda_entries.h"
+
 #include <fmt/format.h>
 
 #include <dlfcn.h>
@@ -9,34 +11,20 @@ namespace berth::engine::fast {
 
 namespace {
 
-// What the declarations in cuda.h that are used here stand for.
-constexpr int kInterfaceVersion = 12000;
-
-using GetProcAddress = CUresult (*)(const char*, void**, int, cuuint64_t,
-                                    CUdriverProcAddressQueryResult*);
-
-struct Loader {
-    GetProcAddress get = nullptr;
+// Of a library that is in the process already.
+struct LibraryEntries {
+    void* library = nullptr;
     const char* missing = nullptr;
 
     template <typename Function>
     void need(Function& into, const char* name) {
-        void* found = nullptr;
-        CUdriverProcAddressQueryResult why{};
-        if (get(name, &found, kInterfaceVersion, CU_GET_PROC_ADDRESS_DEFAULT, &why) == CUDA_SUCCESS)
-            into = reinterpret_cast<Function>(found);
-        if (into == nullptr && missing == nullptr)
-            missing = name;
-    }
-    template <typename Function>
-    void need_library(Function& into, void* library, const char* name) {
         into = reinterpret_cast<Function>(::dlsym(library, name));
         if (into == nullptr && missing == nullptr)
             missing = name;
     }
 };
 
-void load_driver(Loader& from, CudaApi& api) {
+void load_driver(CudaEntries& from, CudaApi& api) {
     from.need(api.ctx_set_current, "cuCtxSetCurrent");
     from.need(api.device_get, "cuDeviceGet");
     from.need(api.primary_ctx_retain, "cuDevicePrimaryCtxRetain");
@@ -62,12 +50,12 @@ void load_driver(Loader& from, CudaApi& api) {
     from.need(api.graph_destroy, "cuGraphDestroy");
 }
 
-void load_blas(Loader& from, void* library, CudaApi& api) {
-    from.need_library(api.blas_create, library, "cublasCreate_v2");
-    from.need_library(api.blas_destroy, library, "cublasDestroy_v2");
-    from.need_library(api.blas_set_stream, library, "cublasSetStream_v2");
-    from.need_library(api.blas_set_workspace, library, "cublasSetWorkspace_v2");
-    from.need_library(api.blas_gemm, library, "cublasGemmEx");
+void load_blas(LibraryEntries& from, CudaApi& api) {
+    from.need(api.blas_create, "cublasCreate_v2");
+    from.need(api.blas_destroy, "cublasDestroy_v2");
+    from.need(api.blas_set_stream, "cublasSetStream_v2");
+    from.need(api.blas_set_workspace, "cublasSetWorkspace_v2");
+    from.need(api.blas_gemm, "cublasGemmEx");
 }
 
 // Already in the process with libtorch_cuda, under the name of the version it was built for.
@@ -82,21 +70,17 @@ Result<CudaApi> load() {
     const auto refuse = [](std::string why) {
         return fail(ErrorCode::kUnsupported, std::move(why), "NoFastPath");
     };
-    void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-    if (driver == nullptr)
-        return refuse("there is no NVIDIA driver here");
-    Loader loader;
-    loader.get = reinterpret_cast<GetProcAddress>(::dlsym(driver, "cuGetProcAddress_v2"));
-    if (loader.get == nullptr)
-        return refuse("the NVIDIA driver is too old: 525 or newer is needed");
-    void* blas = find_blas();
-    if (blas == nullptr)
+    Result<CudaEntries> driver = CudaEntries::open();
+    if (!driver)
+        return refuse(driver.error().message);
+    LibraryEntries blas{find_blas()};
+    if (blas.library == nullptr)
         return refuse("libtorch has not brought cuBLAS 12 or 13 into this process");
     CudaApi api;
-    load_driver(loader, api);
-    load_blas(loader, blas, api);
-    if (loader.missing != nullptr)
-        return refuse(fmt::format("driver or cuBLAS has no {}", loader.missing));
+    load_driver(*driver, api);
+    load_blas(blas, api);
+    if (const char* missing = driver->missing() != nullptr ? driver->missing() : blas.missing)
+        return refuse(fmt::format("driver or cuBLAS has no {}", missing));
     return api;
 }
 
