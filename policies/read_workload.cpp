@@ -84,8 +84,8 @@ void read_engine(Fields& spec, InstanceSpec& out, const std::string& folder) {
                                                  (name.rfind("BERTH_", 0) == 0
                                                       ? ": BERTH_ variables are the daemon's"
                                                       : ""));
-        out.engine.working_directory =
-            resolve_path(engine.text("workingDirectory", folder), folder);
+        // Not the file's folder: the same document means the same wherever it is read from.
+        out.engine.working_directory = resolve_path(engine.text("workingDirectory", "/"), folder);
         out.engine.start_deadline =
             engine.duration_above_0("startDeadline", out.engine.start_deadline);
     });

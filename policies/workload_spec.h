@@ -38,7 +38,7 @@ struct EngineSpec {
     std::vector<std::string> command;
     std::string user; // empty: the daemon's own
     std::map<std::string, std::string> environment;
-    std::string working_directory;                          // default: the YAML file's folder
+    std::string working_directory = "/";
     Nanoseconds start_deadline = std::chrono::seconds(120); // from start to Ready
     bool operator==(const EngineSpec&) const = default;
 };

@@ -49,6 +49,11 @@ BERTH_EXPORT int berth_yield(berth_client* client);
 BERTH_EXPORT void berth_gate_raise(berth_client* client);
 BERTH_EXPORT void berth_gate_lower(berth_client* client);
 
+/* For an engine that raises, after each step, with the time that it took: sleeps while lower
+ * classes have the turn that the policy leaves them, until berth_notify() or a command at the
+ * latest. Returns how long, in microseconds. Since 103. */
+BERTH_EXPORT uint64_t berth_between_steps(berth_client* client, uint64_t step_us);
+
 typedef enum berth_state {
     BERTH_STARTING = 0,
     BERTH_READY = 1,

@@ -82,6 +82,16 @@ void berth_gate_lower(berth_client* client) {
     client->client->lower_gate();
 }
 
+uint64_t berth_between_steps(berth_client* client, uint64_t step_us) {
+    uint64_t slept_us = 0;
+    (void)guarded([&]() -> Status {
+        const Nanoseconds slept = client->client->between_steps(std::chrono::microseconds(step_us));
+        slept_us = static_cast<uint64_t>(slept.count()) / 1000;
+        return {};
+    });
+    return slept_us;
+}
+
 berth_status berth_set_state(berth_client* client, berth_state state, const char* endpoint,
                              const char* reason, const char* message) {
     return guarded([&]() -> Status {

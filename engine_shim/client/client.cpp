@@ -170,6 +170,23 @@ void Client::lower_gate() {
     state_->gate.lower();
 }
 
+Nanoseconds Client::between_steps(Nanoseconds step) {
+    TurnBook& turns = state_->turns;
+    const Nanoseconds turn = turns.after(step, state_->gate.share_to_give());
+    if (turn.count() == 0)
+        return turn;
+    if (!state_->gate.begin_turn()) {
+        turns.nobody_waited();
+        return Nanoseconds(0);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    state_->commands.wait(turn);
+    state_->gate.end_turn();
+    const Nanoseconds slept = std::chrono::steady_clock::now() - begin;
+    turns.given(slept);
+    return slept;
+}
+
 void Client::set_state(protocol::EngineState state, std::string endpoint, std::string reason,
                        std::string message) {
     std::lock_guard lock(state_->state_mutex);

@@ -136,6 +136,12 @@ class Client {
     // Demand, for those that raise (online): from reading a request to having answered it.
     void raise_gate();
     void lower_gate();
+    // For an engine that raises, after each of its steps that others wait for, with the time that
+    // it took: sleeps while lower classes have a turn, if they have earned one by what the policy
+    // leaves them (sharing.batchShareWhenBusy) and wait for it. A command and notify() end the
+    // turn. Returns how long it slept. Engines that never call this are shared by the others'
+    // clocks, step beside step.
+    Nanoseconds between_steps(Nanoseconds step);
 
     void set_state(protocol::EngineState state, std::string endpoint = {}, std::string reason = {},
                    std::string message = {});

@@ -48,6 +48,7 @@ struct Client::State final : LinkListener {
     Counters counters;
     GateSide gate;
     ShareMeter meter; // of a closed gate: the engine's thread
+    TurnBook turns;   // of one that raises: the engine's thread
     std::mutex spare_mutex;
     SpareTime spare;
     CommandQueue commands;

@@ -71,7 +71,8 @@ void GateSide::retry() {
 
 void GateSide::raise() {
     std::lock_guard lock(mutex_);
-    ++demand_;
+    if (demand_++ == 0)
+        busy_.set(true, BusyTime::Clock::now());
     if (raiser_)
         raiser_.raise();
 }
@@ -80,15 +81,31 @@ void GateSide::lower() {
     std::lock_guard lock(mutex_);
     if (demand_ == 0)
         return log::warn("the gate was lowered more often than raised, ignoring it");
-    --demand_;
+    if (--demand_ == 0)
+        busy_.set(false, BusyTime::Clock::now());
     if (raiser_)
         raiser_.lower();
 }
 
 void GateSide::set_spare(uint32_t thousandths) {
     std::lock_guard lock(mutex_);
-    spare_ = thousandths;
-    raiser_.set_spare(thousandths);
+    spare_ = static_cast<uint32_t>(thousandths * busy_.need(BusyTime::Clock::now()));
+    raiser_.set_spare(spare_);
+}
+
+uint32_t GateSide::share_to_give() const {
+    std::lock_guard lock(mutex_);
+    return demand_ == 0 ? 0 : raiser_.share_to_give();
+}
+
+bool GateSide::begin_turn() {
+    std::lock_guard lock(mutex_);
+    return raiser_.begin_turn();
+}
+
+void GateSide::end_turn() {
+    std::lock_guard lock(mutex_);
+    raiser_.end_turn();
 }
 
 uint32_t GateSide::share() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "engine_shim/client/share_meter.h"
 #include "engine_shim/protocol/gate_page.h"
 #include "engine_shim/protocol/messages.h"
 
@@ -25,7 +26,11 @@ class GateSide {
 
     void raise();
     void lower();
+    // Of the time while this side has demand; lowered by how much it leaves idle (BusyTime).
     void set_spare(uint32_t thousandths);
+    uint32_t share_to_give() const; // 0 also without demand
+    bool begin_turn();              // see GateRaiser
+    void end_turn();
 
     bool closed() const;
     uint32_t share() const;
@@ -51,6 +56,7 @@ class GateSide {
     UniqueFd fd_;
     GateRaiser raiser_;
     uint32_t demand_ = 0;
+    BusyTime busy_;
     uint32_t spare_ = 0;
     // Watchers are kept until the end: a reader may still be in an earlier one.
     std::vector<std::unique_ptr<GateWatcher>> watchers_;

@@ -253,14 +253,16 @@ bool Link::greet(protocol::Received received) {
     uint64_t epoch = 0;
     {
         std::lock_guard lock(mutex_);
-        phase_ = Phase::kUp;
+        phase_ = Phase::kAnnouncing;
         epoch = ++epoch_;
-        attempt_.reset();
-        ++attempts_;
         backoff_ = kBackoffMin;
-        changed_.notify_all();
     }
     listener_.on_up(epoch);
+    std::lock_guard lock(mutex_);
+    phase_ = Phase::kUp;
+    attempt_.reset();
+    ++attempts_;
+    changed_.notify_all();
     return true;
 }
 

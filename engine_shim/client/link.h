@@ -76,7 +76,8 @@ class Link {
                           bool& lost);
 
   private:
-    enum class Phase { kDown, kGreeting, kUp };
+    // Announcing: welcomed, and the listener says what this engine holds, before anybody's request.
+    enum class Phase { kDown, kGreeting, kAnnouncing, kUp };
     struct Outgoing {
         std::string payload;
         std::vector<UniqueFd> fds;
@@ -97,6 +98,7 @@ class Link {
     void connect_step();
     void poll_step();
     void post_report();
+    bool takes_posts_locked() const { return phase_ == Phase::kAnnouncing || phase_ == Phase::kUp; }
     bool has_room_locked() const;
     bool flush(); // false: the connection is gone
     bool receive_all();

@@ -46,7 +46,7 @@ bool Link::post(protocol::Message message, uint64_t epoch) {
     std::string payload = encode(message);
     {
         std::lock_guard lock(mutex_);
-        if (phase_ != Phase::kUp || (epoch != 0 && epoch != epoch_))
+        if (!takes_posts_locked() || (epoch != 0 && epoch != epoch_))
             return false;
         if (!has_room_locked())
             return false;
@@ -66,7 +66,7 @@ bool Link::has_room_locked() const {
 // Made under the lock: after an answer that changes a figure no report tells the old one.
 void Link::post_report() {
     std::lock_guard lock(mutex_);
-    if (phase_ == Phase::kUp && has_room_locked())
+    if (takes_posts_locked() && has_room_locked())
         outbox_.push_back({encode(listener_.report()), {}});
 }
 

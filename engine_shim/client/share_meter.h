@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 
 namespace berth {
@@ -57,8 +58,73 @@ class ShareMeter {
     std::atomic<int64_t> credit_{0};
 };
 
+// Of an engine that works in steps and gives lower classes their share between them: each step
+// earns the others time, and when they have earned a turn they get it whole, so that the device
+// changes hands seldom and nobody computes beside this engine's steps. One thread.
+class TurnBook {
+  public:
+    static constexpr Nanoseconds kTurn = std::chrono::milliseconds(6);
+    static constexpr Nanoseconds kTurnMax = std::chrono::milliseconds(60);
+    static constexpr uint32_t kShareMax = 950;
+
+    // After a step that took `step`: how long the turn is that is due now; 0: none.
+    Nanoseconds after(Nanoseconds step, uint32_t thousandths) {
+        const auto share = static_cast<int64_t>(std::min(thousandths, kShareMax));
+        earned_ = std::min(earned_ + step * share / (1000 - share), kTurnMax);
+        if (share == 0)
+            earned_ = Nanoseconds(0);
+        return earned_ < kTurn ? Nanoseconds(0) : earned_;
+    }
+    void given(Nanoseconds turn) { earned_ = std::max(earned_ - turn, Nanoseconds(0)); }
+    void nobody_waited() { earned_ = Nanoseconds(0); }
+
+  private:
+    Nanoseconds earned_{0};
+};
+
+// How much of the last seconds an engine had demand. Where it leaves much of the time idle others
+// have enough already, and a part of its busy time would only be taken from their idle time: what
+// is computed later is still to be computed.
+class BusyTime {
+  public:
+    using Clock = std::chrono::steady_clock;
+    static constexpr double kSeconds = 5; // over about so many
+    // Parts of the time with demand: from the one on others get a share, from the other on all of
+    // it.
+    static constexpr double kLow = 0.5, kHigh = 0.7;
+
+    void set(bool busy, Clock::time_point now) {
+        settle(now);
+        busy_ = busy;
+    }
+    double part(Clock::time_point now) {
+        settle(now);
+        return part_;
+    }
+    // 0 to 1: what of a share is needed.
+    double need(Clock::time_point now) {
+        return std::clamp((part(now) - kLow) / (kHigh - kLow), 0.0, 1.0);
+    }
+
+  private:
+    void settle(Clock::time_point now) {
+        if (since_ != Clock::time_point()) {
+            const double gone = std::chrono::duration<double>(now - since_).count();
+            const double kept = std::exp(-gone / kSeconds);
+            part_ = part_ * kept + (busy_ ? 1 - kept : 0);
+        }
+        since_ = now;
+    }
+
+    Clock::time_point since_;
+    double part_ = 1; // nothing is known yet
+    bool busy_ = false;
+};
+
 // Of an engine with latency targets: what it can spare of the time while it works. After each
-// answer the share moves: up by little while there is slack, down at once when there is none.
+// answer the share moves: up while there is slack, quickly until it has first come near a target
+// and by little from then on, down at once when a target was missed: as each miss is one of the
+// few that a percentile of 99 allows.
 // (Additive increase, multiplicative decrease: D. Chiu, R. Jain, 1989.)
 class SpareTime {
   public:
@@ -67,7 +133,8 @@ class SpareTime {
         Nanoseconds tpot{0};
     };
     static constexpr double kSlackWanted = 0.15; // of the target
-    static constexpr double kStep = 0.04;
+    static constexpr double kFirstStep = 0.04;
+    static constexpr double kStep = 0.004;
     static constexpr double kMost = 0.9;
 
     // Thousandths.
@@ -78,19 +145,23 @@ class SpareTime {
                                              static_cast<double>(target.count());
         };
         const double most = std::max(used(ttft, targets.ttft), used(tpot, targets.tpot));
-        if (targets.ttft.count() <= 0 && targets.tpot.count() <= 0)
+        const bool none = targets.ttft.count() <= 0 && targets.tpot.count() <= 0;
+        near_ = !none && (near_ || most > 1 - kSlackWanted);
+        if (none)
             share_ = 0; // nothing says what it could spare
         else if (most > 1)
             share_ /= 2;
         else if (most > 1 - kSlackWanted)
             share_ *= 0.95;
         else
-            share_ = std::min(kMost, share_ + kStep * (1 - kSlackWanted - most));
+            share_ =
+                std::min(kMost, share_ + (near_ ? kStep : kFirstStep) * (1 - kSlackWanted - most));
         return static_cast<uint32_t>(share_ * 1000);
     }
 
   private:
     double share_ = 0;
+    bool near_ = false; // it has come near a target once
 };
 
 } // namespace berth

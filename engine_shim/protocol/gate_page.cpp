@@ -91,8 +91,9 @@ void unmap_page(const GatePage* page) {
         ::munmap(const_cast<GatePage*>(page), kGateBytes);
 }
 
-void wake_sleepers(GatePage* page) {
-    ::syscall(SYS_futex, word(page->generation), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+// How many there were.
+long wake_sleepers(GatePage* page) {
+    return ::syscall(SYS_futex, word(page->generation), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 // Sleeps while `generation` is `seen` and `woken` is 0, until the deadline at the latest.
@@ -183,6 +184,7 @@ Result<GateRaiser> GateRaiser::open(const UniqueFd& writable, uint32_t slot, int
     // What a dead predecessor left does not count for the newcomer.
     mine.demand.store(0);
     mine.spare.store(0);
+    mine.turns.store(Turns::kTaken);
     __atomic_store_n(&mine.class_value, class_value, __ATOMIC_RELEASE);
     __atomic_store_n(&mine.pid, static_cast<uint32_t>(::getpid()), __ATOMIC_RELEASE);
     page->generation.fetch_add(1);
@@ -247,6 +249,31 @@ void GateRaiser::set_spare(uint32_t thousandths) {
         page_->slots[slot_].spare.store(std::min(thousandths, kShareMax));
 }
 
+uint32_t GateRaiser::share_to_give() const {
+    if (page_ == nullptr)
+        return 0;
+    const uint32_t share = page_->share.load();
+    return share == kShareBySlo ? page_->slots[slot_].spare.load() : std::min(share, kShareMax);
+}
+
+bool GateRaiser::begin_turn() {
+    if (page_ == nullptr)
+        return false;
+    page_->slots[slot_].turns.store(Turns::kUnderWay);
+    page_->generation.fetch_add(1);
+    if (wake_sleepers(page_) > 0)
+        return true;
+    end_turn();
+    return false;
+}
+
+void GateRaiser::end_turn() {
+    if (page_ == nullptr)
+        return;
+    page_->slots[slot_].turns.store(Turns::kGiven);
+    page_->generation.fetch_add(1);
+}
+
 Result<GateWatcher> GateWatcher::open(const UniqueFd& fd, int64_t class_value) {
     BERTH_TRY(check_file(fd.get()));
     GateWatcher watcher;
@@ -287,7 +314,7 @@ bool GateWatcher::closed() const {
         return false;
     for (uint32_t slot = 0; slot < kGateSlots; ++slot) {
         const GateSlot& other = page_->slots[slot];
-        if (other.demand.load() == 0 ||
+        if (other.demand.load() == 0 || other.turns.load() == Turns::kUnderWay ||
             __atomic_load_n(&other.class_value, __ATOMIC_ACQUIRE) <= class_value_)
             continue;
         struct flock range = slot_range(slot, F_WRLCK);
@@ -303,14 +330,19 @@ uint32_t GateWatcher::share() const {
     if (page_ == nullptr)
         return 0;
     const uint32_t share = page_->share.load();
-    if (share != kShareBySlo)
-        return std::min(share, kShareMax);
-    uint32_t least = kShareMax;
-    for (const GateSlot& other : page_->slots)
-        if (other.demand.load() > 0 &&
-            __atomic_load_n(&other.class_value, __ATOMIC_ACQUIRE) > class_value_)
+    if (share == 0)
+        return 0;
+    uint32_t least = share == kShareBySlo ? kShareMax : std::min(share, kShareMax);
+    bool given = false, taken = false; // by clocks, if one raiser at least gives no turns
+    for (const GateSlot& other : page_->slots) {
+        if (other.demand.load() == 0 ||
+            __atomic_load_n(&other.class_value, __ATOMIC_ACQUIRE) <= class_value_)
+            continue;
+        (other.turns.load() == Turns::kTaken ? taken : given) = true;
+        if (share == kShareBySlo)
             least = std::min(least, other.spare.load());
-    return least;
+    }
+    return given && !taken ? 0 : least;
 }
 
 bool GateWatcher::wait(Nanoseconds timeout) const {

@@ -26,6 +26,12 @@ inline constexpr uint32_t kGateMagic = 0x42475431; // "BGT1"
 inline constexpr uint32_t kGateSlots = 63;
 inline constexpr uint32_t kGateBytes = 4096;
 
+// Who gives lower classes their share of the time while a slot has demand.
+enum class Turns : uint32_t {
+    kTaken, // they take it by their own clocks
+    kGiven, // the raiser gives it, between its steps
+    kUnderWay,
+};
 struct GateSlot {
     std::atomic<uint32_t> demand;
     uint32_t pid;
@@ -33,7 +39,7 @@ struct GateSlot {
     uint64_t raised_at_ns; // CLOCK_MONOTONIC of the last rise from 0
     // What its latency targets leave to lower classes while it works, in thousandths of the time.
     std::atomic<uint32_t> spare;
-    uint32_t reserved0;
+    std::atomic<Turns> turns; // while one is under way the demand does not close the gate
     uint64_t reserved[4];
 };
 // GatePage.share of a page whose raisers say it themselves (GateSlot.spare).
@@ -64,7 +70,7 @@ Result<GateFds> adopt_gate_page(UniqueFd writable);
 Status set_gate_share(const GateFds& fds, uint32_t share);
 
 // A raiser's side. raise() and lower() are thread-safe and take no system call but the futex wake
-// of a lower to 0.
+// of a lower to 0. Turns are one thread's.
 class GateRaiser {
   public:
     GateRaiser() = default;
@@ -77,6 +83,12 @@ class GateRaiser {
     void lower();
     uint32_t demand() const;
     void set_spare(uint32_t thousandths); // 0 until it is first said
+    // What of the time is to be given to lower classes while this raiser has demand, thousandths.
+    uint32_t share_to_give() const;
+    // Lets those through who wait at the gate, and returns whether anybody did; if nobody did the
+    // turn is over already. Whoever has called this once gives all turns itself.
+    bool begin_turn();
+    void end_turn();
     explicit operator bool() const { return page_ != nullptr; }
 
   private:
@@ -97,7 +109,8 @@ class GateWatcher {
     // A few loads, no system call while nobody raises; a raised slot's lock is looked at (one
     // fcntl), so a dead raiser does not count.
     bool closed() const;
-    // Thousandths of the time that this watcher may run although it is closed.
+    // Thousandths of the time that this watcher may run, by its own clock, although it is closed; 0
+    // where all that raise give turns.
     uint32_t share() const;
     // Sleeps until open, `wake` was called, or `timeout`; returns whether it is open.
     bool wait(Nanoseconds timeout) const;

@@ -13,7 +13,7 @@ namespace berth {
 
 namespace {
 
-Status open_cuda_library() {
+Status open_library() {
     // The file that holds ATen in this process; its folder is libtorch's.
     Dl_info where{};
     if (::dladdr(reinterpret_cast<const void*>(&at::globalContext), &where) == 0 ||
@@ -29,11 +29,6 @@ Status open_cuda_library() {
                                 "device",
                                 path.string(), why != nullptr ? why : "unknown"));
     }
-    if (!at::globalContext().hasCUDA())
-        return fail(ErrorCode::kUnsupported,
-                    fmt::format("{} is open and finds no usable GPU: look at the driver, and at "
-                                "CUDA_VISIBLE_DEVICES",
-                                path.string()));
     return {};
 }
 
@@ -60,14 +55,23 @@ at::Tensor view(std::byte* data, at::IntArrayRef shape, at::OptionalIntArrayRef 
 
 } // namespace
 
-Status load_cuda_libraries() {
+Status open_cuda_libraries() {
     static std::mutex mutex;
-    static bool loaded = false;
+    static bool opened = false;
     std::lock_guard lock(mutex);
-    if (loaded)
+    if (opened)
         return {};
-    BERTH_TRY(open_cuda_library());
-    loaded = true;
+    BERTH_TRY(open_library());
+    opened = true;
+    return {};
+}
+
+Status load_cuda_libraries() {
+    BERTH_TRY(open_cuda_libraries());
+    if (!at::globalContext().hasCUDA())
+        return fail(ErrorCode::kUnsupported,
+                    "torch's libraries for CUDA are open and find no usable GPU: look at the "
+                    "driver, and at CUDA_VISIBLE_DEVICES");
     return {};
 }
 

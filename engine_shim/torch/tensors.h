@@ -17,6 +17,8 @@ namespace berth {
 // that cuda tensors work; once per process, later calls cost nothing. Only for a cuda device: a CPU
 // engine does without its 2 GB. Unsupported, in words, when it is missing or sees no GPU.
 Status load_cuda_libraries();
+// The first half of that: the libraries are open, and nobody has asked for a GPU yet.
+Status open_cuda_libraries();
 
 // The torch device on which a Device's memory lies: cpu, or the visible GPU.
 Result<at::Device> torch_device(const Device& device);

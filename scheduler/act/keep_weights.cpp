@@ -60,6 +60,7 @@ void NodeActor::keep_weights(const node::KeepWeights& keep) {
         log::info("weights id={} device={}: {}, keeping the one that is there", id, device,
                   added.error().message);
     const ResidentSet* kept = catalogue.find(id, device);
+    ++keeping_;
     put_set(*kept, [this, load = keep.load, id](Status put) {
         // The memory is safe with this process either way; what is at stake is its next restart.
         if (!put)
@@ -68,6 +69,9 @@ void NodeActor::keep_weights(const node::KeepWeights& keep) {
                 fmt::format("the keeper did not take the descriptors ({}): until it does, "
                             "the death of berthd would lose this set",
                             put.error().message));
+        if (--keeping_ == 0)
+            for (const node::Operation& loaded : std::exchange(loaded_, {}))
+                operation_done(loaded);
         loaders_.kept(load);
         publish_.kept(load);
     });
@@ -122,13 +126,24 @@ void NodeActor::put_gate(const node::DeviceId& device) {
 void NodeActor::refill() {
     for (const auto& [device, gate] : context_.gates.all())
         put_gate(device);
+    auto refused = std::make_shared<size_t>(0);
+    auto left =
+        std::make_shared<size_t>(context_.catalogue.all().size() + context_.host_tier.all().size());
+    auto one_is_there = [this, refused, left](const std::string& id, const Status& put) {
+        if (!put) {
+            ++*refused;
+            log::error("weights id={}: the new keeper did not take them: {}", id,
+                       put.error().message);
+        }
+        if (--*left == 0 && *refused == 0)
+            record_keeper();
+    };
+    if (*left == 0)
+        record_keeper();
     for (const Catalogue* catalogue : {&context_.catalogue, &context_.host_tier})
         for (const ResidentSet* set : catalogue->all())
-            put_set(*set, [id = set->id](Status put) {
-                if (!put)
-                    log::error("weights id={}: the new keeper did not take them: {}", id,
-                               put.error().message);
-            });
+            put_set(*set,
+                    [id = set->id, one_is_there](const Status& put) { one_is_there(id, put); });
     context_.note(
         true, "node/" + context_.node_name, "KeeperReplaced",
         fmt::format("berth-keeper had ended; pid {} holds everything again", keeper_.pid()));

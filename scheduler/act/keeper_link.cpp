@@ -4,6 +4,8 @@
 #include "base/fault_point.h"
 #include "base/log.h"
 
+#include <fmt/format.h>
+
 namespace berth {
 
 KeeperLink::KeeperLink(boost::asio::io_context& context, KeeperStart start,
@@ -14,7 +16,6 @@ KeeperLink::KeeperLink(boost::asio::io_context& context, KeeperStart start,
 Result<std::vector<KeptEntry>> KeeperLink::start() {
     if (!systemd_) {
         BERTH_ASSIGN(keeper_, ensure_keeper(start_));
-        started_ = keeper_.started;
     }
     std::vector<KeptEntry> entries;
     BERTH_ASSIGN(std::vector<KeeperEntry> listed, store().list());
@@ -23,13 +24,17 @@ Result<std::vector<KeptEntry>> KeeperLink::start() {
         entries.push_back(std::move(entry));
     }
     if (!systemd_)
-        watch(keeper_.process.pidfd(), keeper_.process.id().pid);
+        watch(keeper_.process.pidfd(), keeper_.process.id());
     return entries;
 }
 
-void KeeperLink::watch(int pidfd, int pid) {
-    pid_ = pid;
-    auto watched = FdWatch::open(context_, pidfd, [this, pid] { died(pid); });
+std::string KeeperLink::identity() const {
+    return systemd_ ? "systemd" : fmt::format("{} {}", process_.pid, process_.start_ticks);
+}
+
+void KeeperLink::watch(int pidfd, ProcessId process) {
+    process_ = process;
+    auto watched = FdWatch::open(context_, pidfd, [this, process] { died(process.pid); });
     if (watched)
         watch_ = std::move(*watched);
     else
@@ -37,7 +42,7 @@ void KeeperLink::watch(int pidfd, int pid) {
 }
 
 void KeeperLink::died(int pid) {
-    if (pid != pid_)
+    if (pid != process_.pid)
         return;
     log::warn("berth-keeper has ended pid={}; starting another one and filling it", pid);
     revive();
@@ -57,14 +62,14 @@ void KeeperLink::revive() {
     struct Reached {
         Status status;
         UniqueFd pidfd;
-        int pid = 0;
+        ProcessId process;
     };
     pool_.run(
         [this] {
             Reached reached;
             reached.status = reach();
             if (reached.status) {
-                reached.pid = keeper_.process.id().pid;
+                reached.process = keeper_.process.id();
                 if (auto fd = duplicate_of(keeper_.process.pidfd()))
                     reached.pidfd = std::move(*fd);
             }
@@ -74,7 +79,7 @@ void KeeperLink::revive() {
             if (!reached.status) {
                 log::error("berth-keeper cannot be started: {}; trying again in 1 s",
                            reached.status.error().message);
-                pid_ = 0;
+                process_ = {};
                 retry_.expires_after(std::chrono::seconds(1));
                 retry_.async_wait([this](boost::system::error_code error) {
                     if (!error)
@@ -82,10 +87,10 @@ void KeeperLink::revive() {
                 });
                 return;
             }
-            if (reached.pid == pid_)
+            if (reached.process == process_)
                 return;
             ++restarts_;
-            watch(reached.pidfd.get(), reached.pid);
+            watch(reached.pidfd.get(), reached.process);
             on_refill_();
         });
 }

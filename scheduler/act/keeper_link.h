@@ -41,8 +41,9 @@ class KeeperLink {
     void drop(std::string key, Then then);
 
     bool is_systemd() const { return systemd_ != nullptr; }
-    int pid() const { return pid_; } // 0 with systemd
-    bool was_started() const { return started_; }
+    int pid() const { return process_.pid; } // 0 with systemd
+    // Of who keeps now: another one has nothing of what it was not given.
+    std::string identity() const;
     uint64_t restarts() const { return restarts_; }
 
   private:
@@ -51,7 +52,7 @@ class KeeperLink {
     }
     bool is_connected() const { return systemd_ || keeper_.client; }
     Status reach();
-    void watch(int pidfd, int pid);
+    void watch(int pidfd, ProcessId process);
     void died(int pid);
     void revive();
     Status exchange_put(const std::string& key, const std::string& meta,
@@ -63,8 +64,7 @@ class KeeperLink {
     std::function<void()> on_refill_;
     RunningKeeper keeper_; // the worker's, once start() has returned
     FdWatch watch_;
-    int pid_ = 0;
-    bool started_ = false;
+    ProcessId process_;
     uint64_t restarts_ = 0;
     boost::asio::steady_timer retry_;
     WorkerPool pool_;

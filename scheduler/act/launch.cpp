@@ -13,14 +13,6 @@ namespace berth {
 
 namespace {
 
-// A bare name is looked for beside berthd first, so that a node's programs are of one release.
-std::string resolve(const std::string& name, const NodePaths& paths) {
-    if (name.find('/') != std::string::npos)
-        return name;
-    std::string sibling = paths.program_dir + "/" + name;
-    return ::access(sibling.c_str(), X_OK) == 0 ? sibling : name;
-}
-
 // Runs the command as another user through setpriv, which execs: the pid stays the engine's.
 Status run_as(std::vector<std::string>& command, const std::string& user) {
     passwd entry{};
@@ -49,6 +41,13 @@ Status run_as(std::vector<std::string>& command, const std::string& user) {
 
 } // namespace
 
+std::string program_of(const std::string& name, const NodePaths& paths) {
+    if (name.find('/') != std::string::npos)
+        return name;
+    std::string sibling = paths.program_dir + "/" + name;
+    return ::access(sibling.c_str(), X_OK) == 0 ? sibling : name;
+}
+
 Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePaths& paths,
                                    const std::string& token, bool on_gpu) {
     const policies::EngineSpec& engine = start.spec.engine;
@@ -57,7 +56,7 @@ Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePa
                     fmt::format("instance '{}' has no engine.command", start.instance.value));
     SpawnOptions options;
     options.command = engine.command;
-    options.command.front() = resolve(options.command.front(), paths);
+    options.command.front() = program_of(options.command.front(), paths);
     if (!engine.user.empty())
         BERTH_TRY(run_as(options.command, engine.user));
     options.environment = engine.environment;

@@ -21,6 +21,10 @@ struct NodePaths {
     }
 };
 
+// The program that a command names: a bare name is looked for beside berthd first, so that a node's
+// programs are of one release.
+std::string program_of(const std::string& name, const NodePaths& paths);
+
 // How an instance's process is started: command, environment, log file, user.
 Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePaths& paths,
                                    const std::string& token, bool on_gpu);

@@ -16,13 +16,27 @@
 
 namespace berth {
 
+namespace {
+
+ZygoteLink::Settings zygote_settings(const NodeContext& context) {
+    ZygoteLink::Settings settings;
+    settings.off = context.zygote_off;
+    settings.program = context.paths.program_dir + "/berth-engine";
+    settings.log_path = context.paths.state_dir + "/berth-zygote.log";
+    for (const auto& [id, environment] : context.environments)
+        settings.with_gpu = settings.with_gpu || environment.device_kind == "cuda";
+    return settings;
+}
+
+} // namespace
+
 NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
     : context_(context), loop_(context.io, store, *this), workers_(context.io, 1),
       keeper_(context.io,
               KeeperStart{context.paths.runtime_dir, context.paths.state_dir + "/berth-keeper.log",
                           context.paths.program_dir + "/berth-keeper"},
               std::move(context.systemd_store), [this] { refill(); }),
-      processes_(context.io, process_observer()),
+      processes_(context.io, process_observer()), zygote_(context.io, zygote_settings(context)),
       loaders_(context.io, context.paths,
                [this](node::Event event) {
                    if (const auto* progress = std::get_if<node::LoadProgress>(&event))
@@ -99,6 +113,7 @@ void NodeActor::stop() {
     engines_.stop();
     timers_.clear();
     wall_clock_.stop();
+    zygote_.stop();
     processes_.stop();
     workers_.stop();
 }
@@ -238,6 +253,7 @@ struct NodeActor::ByKind {
     void operator()(const node::PersistInstance&) const {}
     void operator()(const node::ForgetInstance& forget) const {
         actor.context_.gates.release(forget.instance);
+        actor.context_.starts.erase(forget.instance);
     }
     void operator()(const node::PersistWeights& persist) const { actor.persist_pin(persist.set); }
     void operator()(const node::PersistDevice&) const {}
@@ -249,38 +265,6 @@ struct NodeActor::ByKind {
 
 void NodeActor::carry_out(const node::Action& action, const Status& recorded) {
     std::visit(ByKind{*this, recorded}, action);
-}
-
-void NodeActor::start_process(const node::StartProcess& start, const Status& recorded) {
-    std::string token = tokens_[start.instance];
-    tokens_.erase(start.instance);
-    auto failed = [&](Error error) {
-        context_.post(node::ProcessStartFailed{start.instance, std::move(error)});
-    };
-    // Without its record an engine could not be found again after a crash: none is started.
-    if (!recorded) {
-        failed(recorded.error());
-        return;
-    }
-    auto device = context_.environments.find(start.devices.front());
-    bool on_gpu = device != context_.environments.end() && device->second.device_kind == "cuda";
-    auto options = engine_launch(start, context_.paths, token, on_gpu);
-    if (!options) {
-        failed(options.error());
-        return;
-    }
-    const bool from_disk =
-        context_.state().policy.attach.on_mismatch == policies::OnMismatch::kDisk;
-    options->environment["BERTH_FALLBACK"] = from_disk ? "disk" : "fail";
-    options->environment["BERTH_LOADER"] = context_.paths.program_dir + "/berth-loader";
-    auto process = processes_.start(start.instance, *options);
-    if (!process) {
-        failed(process.error());
-        return;
-    }
-    log::info("started instance={} pid={} device={} command={}", start.instance.value, process->pid,
-              options->environment["BERTH_DEVICE"], options->command.front());
-    context_.post(node::ProcessStarted{start.instance, *process, sha256_hex(token)});
 }
 
 // One that takes bytes is not sent without its record: the next berthd would not know of them, give
@@ -322,6 +306,9 @@ void NodeActor::inspect(const node::InspectProcess& asked) {
 }
 
 void NodeActor::operation_done(const node::Operation& operation) {
+    // Whoever is told that weights are there may count on them from then on, also after a SIGKILL.
+    if (operation.kind == node::OperationKind::kLoad && keeping_ > 0)
+        return loaded_.push_back(operation);
     const OperationEntry& entry = context_.operations.update(operation);
     loop_.record(to_record(entry));
     std::string kind(node::to_string(operation.kind));

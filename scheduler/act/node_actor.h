@@ -11,6 +11,7 @@
 #include "scheduler/act/tier_runs.h"
 #include "scheduler/act/timers.h"
 #include "scheduler/act/wall_clock_teller.h"
+#include "scheduler/act/zygote_link.h"
 
 #include <map>
 #include <memory>
@@ -45,12 +46,15 @@ class NodeActor final : public DecisionLoop::Actor {
     Result<Recovery> recover(const std::vector<node::DeviceSeen>& devices, StoredState stored);
     // After the documents were applied: engines may come.
     Status listen();
+    // Engines of these documents will be started, now or after an eviction.
+    void expect_engines(const policies::Documents& documents);
     // No more sessions, timers or outcomes.
     void stop();
 
     EngineDesk& engines() { return engines_; }
     KeeperLink& keeper() { return keeper_; }
     WorkerPool& workers() { return workers_; }
+    ZygoteLink& zygote() { return zygote_; }
 
     void announce(const node::Action& action) override;
     std::optional<StoreWrite> record_of(const node::Action& action) override;
@@ -58,7 +62,14 @@ class NodeActor final : public DecisionLoop::Actor {
 
   private:
     struct ByKind;
+    struct Starting {
+        node::InstanceName instance;
+        std::string token_sha256;
+        SpawnOptions options;
+    };
     void start_process(const node::StartProcess& start, const Status& recorded);
+    void execute(const Starting& starting, const std::string& why);
+    void started(const Starting& starting, const node::ProcessRef& process, std::string why_exec);
     void send_command(const node::SendCommand& command, const Status& recorded);
     void keep_weights(const node::KeepWeights& keep);
     void drop_weights(const node::DropWeights& drop);
@@ -81,7 +92,9 @@ class NodeActor final : public DecisionLoop::Actor {
     void adopt_set(KeptEntry entry, const StoredState& stored, Recovery& recovery);
     bool is_same_boot(const StoredState& stored);
     void adopt_lost(const StoredState& stored);
-    void adopt_lost(const StoredState& stored, const PlacementRecord& record, bool same_boot);
+    void adopt_lost(const StoredState& stored, const PlacementRecord& record, bool same_boot,
+                    bool same_keeper);
+    void record_keeper();
     void recover_instances(const StoredState& stored, Recovery& recovery);
     void recover_operations(const StoredState& stored, Recovery& recovery);
     void adopt_process(node::InstanceRecovered& event);
@@ -91,6 +104,7 @@ class NodeActor final : public DecisionLoop::Actor {
     WorkerPool workers_;
     KeeperLink keeper_;
     ProcessTable processes_;
+    ZygoteLink zygote_;
     LoaderRuns loaders_;
     TierRuns tiers_;
     Timers timers_;
@@ -100,6 +114,8 @@ class NodeActor final : public DecisionLoop::Actor {
     EngineDesk engines_;
     // Of processes about to be started: in their records before they exist.
     std::map<node::InstanceName, std::string> tokens_;
+    size_t keeping_ = 0;                  // sets that the keeper is just given
+    std::vector<node::Operation> loaded_; // loads that are done when it has them
 };
 
 } // namespace berth

@@ -46,6 +46,13 @@ struct NodeContext {
     Catalogue& catalogue_of(std::string_view device) {
         return device == node::kHostTier.value ? host_tier : catalogue;
     }
+    std::string zygote_off; // not empty: engines start by exec alone, and why
+    // How the process of an instance was started by this berthd; shown, nothing depends on it.
+    struct Start {
+        node::ProcessRef process;
+        std::string why_exec; // empty: forked from the zygote
+    };
+    std::map<node::InstanceName, Start> starts;
     GatePages gates;
     EventLog events;
     OperationLog operations;

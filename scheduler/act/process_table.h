@@ -58,6 +58,10 @@ class ProcessTable {
     void stop() { looker_.stop(); }
 
     Result<node::ProcessRef> start(const node::InstanceName& instance, const SpawnOptions& options);
+    // A child that was made otherwise.
+    Result<node::ProcessRef> take(const node::InstanceName& instance, Process process) {
+        return watch(instance, std::move(process), true);
+    }
     // NotFound when it has ended.
     Status adopt(const node::InstanceName& instance, const node::ProcessRef& process);
     // The leader has ended while no berthd was there; whoever has its token is ended now. NotFound

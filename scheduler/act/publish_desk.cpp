@@ -160,8 +160,10 @@ void PublishDesk::answered(const node::PublicationAnswered& answer) {
     if (answer.error)
         fail_request(run, *answer.error);
     if (!answer.load) {
+        const SessionId session = run.who.session;
+        std::optional<EarlySeal> early = std::move(run.early);
         runs_.erase(at);
-        return;
+        return take_early(session, std::move(early));
     }
     run.load = answer.load;
     // Somebody else has that set by now: the engine is told when it seals.
@@ -170,6 +172,14 @@ void PublishDesk::answered(const node::PublicationAnswered& answer) {
         return end(at, run.holds_bytes(), {});
     if (run.is_private && run.overhead_bytes == 0)
         context_.post(node::PrivateLoadFilled{*run.load});
+    else if (run.counted_only)
+        take_early(run.who.session, std::exchange(run.early, std::nullopt));
+}
+
+// Now that it is known whether it may.
+void PublishDesk::take_early(SessionId session, std::optional<EarlySeal> early) {
+    if (early && session != 0)
+        sealed(session, early->message, std::move(early->fds));
 }
 
 void PublishDesk::go(node::LoadId load) {
@@ -187,6 +197,7 @@ void PublishDesk::go(node::LoadId load) {
         go.id = std::exchange(run.request, 0);
         server_->send(run.who.session, go);
     }
+    take_early(run.who.session, std::exchange(run.early, std::nullopt));
 }
 
 void PublishDesk::refuse(node::LoadId load, const Error& error) {
@@ -195,7 +206,10 @@ void PublishDesk::refuse(node::LoadId load, const Error& error) {
         return;
     fail_request(at->second, error);
     at->second.over = true; // the node said it
+    const SessionId session = at->second.who.session;
+    std::optional<EarlySeal> early = std::move(at->second.early);
     end(at, false, {});
+    take_early(session, std::move(early));
 }
 
 void PublishDesk::kill(node::LoadId load) {

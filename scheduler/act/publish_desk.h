@@ -50,6 +50,11 @@ class PublishDesk {
     void kept(node::LoadId load);
 
   private:
+    // One who comes back says what it holds and, without waiting, hands it over.
+    struct EarlySeal {
+        protocol::Sealed message;
+        std::vector<UniqueFd> fds;
+    };
     struct Run {
         Attacher who;         // session 0: its session has ended
         uint64_t request = 0; // to be answered; 0: nobody waits
@@ -65,6 +70,7 @@ class PublishDesk {
         bool over = false;   // the node knows how it ended
         bool handed = false; // its set is the node's
         std::optional<HandedSet> sealed;
+        std::optional<EarlySeal> early; // it came before Go was said
         bool lives() const { return who.process && !who.process->ended(); }
         // Whether its bytes are there after its session's end.
         bool holds_bytes() const { return !let_go && (went || asked.held) && lives(); }
@@ -87,6 +93,7 @@ class PublishDesk {
     void end(Runs::iterator at, bool holds_bytes, Error why);
     void end_all(const std::function<bool(Run&)>& picked);
     void fail_request(Run& run, Error error);
+    void take_early(SessionId session, std::optional<EarlySeal> early);
     Error nearest_differences(const protocol::Publish& asked) const;
     Status check_sealed(const Run& run, const protocol::Sealed& sealed,
                         const std::vector<UniqueFd>& fds) const;

@@ -69,8 +69,8 @@ void PublishDesk::sealed(SessionId session, const protocol::Sealed& sealed,
                          std::vector<UniqueFd> fds) {
     auto at = std::find_if(runs_.begin(), runs_.end(), [&](const auto& entry) {
         const Run& run = entry.second;
-        return run.who.session == session && run.is_set() && run.went && !run.over && !run.sealed &&
-               run.load && run.asked.fingerprint == sealed.fingerprint;
+        return run.who.session == session && run.is_set() && (run.went || run.asked.held) &&
+               !run.over && !run.sealed && run.asked.fingerprint == sealed.fingerprint;
     });
     if (at == runs_.end()) {
         protocol::Failed failed;
@@ -83,6 +83,10 @@ void PublishDesk::sealed(SessionId session, const protocol::Sealed& sealed,
         return;
     }
     Run& run = at->second;
+    if (!run.went) {
+        run.early = EarlySeal{sealed, std::move(fds)};
+        return;
+    }
     run.request = sealed.id;
     if (Status sound = check_sealed(run, sealed, fds); !sound) {
         fail_request(run, sound.error());

@@ -22,6 +22,12 @@ namespace {
 
 constexpr const char* kBootKey = "bootId";
 constexpr size_t kBootIdMax = 64;
+constexpr const char* kKeeperKey = "keeper";
+
+const std::string* find_meta(const StoredState& stored, std::string_view key) {
+    const auto found = std::ranges::find(stored.meta, key, &MetaRecord::key);
+    return found == stored.meta.end() ? nullptr : &found->value;
+}
 
 } // namespace
 
@@ -127,11 +133,15 @@ bool NodeActor::is_same_boot(const StoredState& stored) {
     auto boot = read_file("/proc/sys/kernel/random/boot_id", kBootIdMax);
     if (!boot)
         return true;
-    const auto before = std::ranges::find(stored.meta, kBootKey, &MetaRecord::key);
-    if (before != stored.meta.end() && before->value == *boot)
+    const std::string* before = find_meta(stored, kBootKey);
+    if (before != nullptr && *before == *boot)
         return true;
     loop_.record(MetaRecord{kBootKey, *boot});
-    return before == stored.meta.end();
+    return before == nullptr;
+}
+
+void NodeActor::record_keeper() {
+    loop_.record(MetaRecord{kKeeperKey, keeper_.identity()});
 }
 
 // Placements that lead nowhere. Of most the set went with the one who was about to say so. But what
@@ -141,14 +151,19 @@ bool NodeActor::is_same_boot(const StoredState& stored) {
 // keeper, and those of files may come back.
 void NodeActor::adopt_lost(const StoredState& stored) {
     const bool same_boot = is_same_boot(stored);
+    const std::string* keeper = find_meta(stored, kKeeperKey);
+    const bool same_keeper = keeper != nullptr && *keeper == keeper_.identity();
     for (const bool again : {true, false})
         for (const PlacementRecord& record : stored.placements)
             if (node::is_lost(node::WeightSetId(record.weight_set)) == again)
-                adopt_lost(stored, record, same_boot);
+                adopt_lost(stored, record, same_boot, same_keeper);
+    // Behind all that was found: a berthd that dies before finds the keeper new again.
+    if (!same_keeper)
+        record_keeper();
 }
 
-void NodeActor::adopt_lost(const StoredState& stored, const PlacementRecord& record,
-                           bool same_boot) {
+void NodeActor::adopt_lost(const StoredState& stored, const PlacementRecord& record, bool same_boot,
+                           bool same_keeper) {
     const node::DeviceId device(record.device);
     const bool is_copy = device == node::kHostTier;
     if ((!is_copy && !context_.environments.contains(device)) ||
@@ -159,7 +174,7 @@ void NodeActor::adopt_lost(const StoredState& stored, const PlacementRecord& rec
     const bool again = node::is_lost(lost.id);
     const bool may_be_mapped =
         same_boot && lost.bytes > 0 &&
-        (again || keeper_.was_started() ||
+        (again || !same_keeper ||
          std::ranges::find(stored.instances, record.weight_set, &InstanceRecord::weight_set) !=
              stored.instances.end());
     if (!is_copy && may_be_mapped)
@@ -178,11 +193,12 @@ void NodeActor::recover_instances(const StoredState& stored, Recovery& recovery)
         node::InstanceRecovered& event = recovered->event;
         // Its start was on record; whether it was started before the one who was to had died, its
         // token tells. A process that nobody started is not waited for.
-        if (event.process.pid == 0 && event.state == node::InstanceState::kStarting) {
+        if (event.process.pid == 0 && (event.state == node::InstanceState::kStarting ||
+                                       event.state == node::InstanceState::kPreempting)) {
             if (auto found = find_process_by_token(event.token_sha256))
                 event.process = {found->pid, found->start_ticks};
-            else if (!has_unborn_sibling())
-                event.state = node::InstanceState::kPending;
+            else
+                event.never_started = !has_unborn_sibling();
         }
         adopt_process(event);
         if (!event.devices.empty())

@@ -196,6 +196,10 @@ asio::awaitable<Response> AdminApi::node(Request) {
                         {"pid", parts_.actor.keeper().pid()},
                         {"entries", context.catalogue.size() + context.gates.all().size()},
                         {"restarts", parts_.actor.keeper().restarts()}};
+    const ZygoteLink::Report report = parts_.actor.zygote().report();
+    json::object zygote{{"state", report.state},       {"why", report.why},
+                        {"pid", report.pid},           {"forks", report.forks},
+                        {"restarts", report.restarts}, {"startMs", report.start_ms}};
     json::object shown{{"name", context.node_name},
                        {"pid", static_cast<int>(::getpid())},
                        {"version", parts_.version},
@@ -205,6 +209,7 @@ asio::awaitable<Response> AdminApi::node(Request) {
                        {"revision", context.events.last_revision()},
                        {"recoverMs", context.metrics.recovery_seconds * 1e3},
                        {"keeper", std::move(keeper)},
+                       {"zygote", std::move(zygote)},
                        {"database", views::database(parts_.store, *context.loop)},
                        {"sessions", parts_.actor.engines().sessions()},
                        {"tiers", views::tiers(context)},
@@ -232,9 +237,8 @@ asio::awaitable<Response> AdminApi::devices(Request request) {
 }
 
 asio::awaitable<Response> AdminApi::doctor(Request) {
-    auto ask = [input = doctor_input(parts_.context, parts_.actor.keeper())] {
-        return examine(input);
-    };
+    auto ask = [input = doctor_input(parts_.context, parts_.actor.keeper(),
+                                     parts_.actor.zygote())] { return examine(input); };
     std::vector<Check> checks = co_await run_on(parts_.context.io, parts_.actor.workers(), ask);
     json::array listed;
     for (const Check& check : checks)

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -47,6 +49,24 @@ Check check_seals() {
             sealed ? "a sealed memory file cannot be reopened through /proc/self/fd"
                    : "memory files cannot be sealed",
             "use Linux 5.4 or newer with /proc mounted"};
+}
+
+// Engines start by exec without it, only slower; one that was looked for and may not be is a fault.
+Check check_zygote(const ZygoteLink::Report& zygote) {
+    if (zygote.state == "ready") {
+        auto memory = read_file(fmt::format("/proc/{}/smaps_rollup", zygote.pid));
+        const size_t at = memory ? memory->find("\nPss:") : std::string::npos;
+        uint64_t kib = 0;
+        if (at != std::string::npos)
+            (void)std::sscanf(memory->c_str() + at, "\nPss: %" SCNu64, &kib);
+        return {"zygote", true,
+                fmt::format("pid {}, {} of memory; {} engines were forked from it and its {} "
+                            "predecessors",
+                            zygote.pid, format_bytes(kib << 10), zygote.forks, zygote.restarts),
+                ""};
+    }
+    return {"zygote", zygote.state != "unfit", fmt::format("engines start by exec: {}", zygote.why),
+            zygote.state != "unfit" ? "" : "see the message, or start berthd with --zygote off"};
 }
 
 Check check_keeper(const DoctorInput& input) {
@@ -136,13 +156,15 @@ void check_gpu(const DoctorInput& input, const DoctorInput::Gpu& gpu, std::vecto
 
 } // namespace
 
-DoctorInput doctor_input(const NodeContext& context, const KeeperLink& keeper) {
+DoctorInput doctor_input(const NodeContext& context, const KeeperLink& keeper,
+                         const ZygoteLink& zygote) {
     DoctorInput input;
     input.state_dir = context.paths.state_dir;
     input.runtime_dir = context.paths.runtime_dir;
     input.is_systemd_keeper = keeper.is_systemd();
     input.keeper_pid = keeper.pid();
     input.keeper_restarts = keeper.restarts();
+    input.zygote = zygote.report();
     if (context.loop->store_error())
         input.store_error = context.loop->store_error()->message;
     input.broken_invariants = node::check_invariants(context.state());
@@ -163,8 +185,9 @@ DoctorInput doctor_input(const NodeContext& context, const KeeperLink& keeper) {
 }
 
 std::vector<Check> examine(const DoctorInput& input) {
-    std::vector<Check> checks = {check_kernel(), check_seals(), check_keeper(input), check_files(),
-                                 check_disk(input.state_dir)};
+    std::vector<Check> checks = {check_kernel(),      check_seals(),
+                                 check_keeper(input), check_zygote(input.zygote),
+                                 check_files(),       check_disk(input.state_dir)};
     if (input.store_error.empty())
         checks.push_back({"database", true, "what is decided is written down", ""});
     else

@@ -3,6 +3,7 @@
 
 #include "scheduler/act/keeper_link.h"
 #include "scheduler/act/node_context.h"
+#include "scheduler/act/zygote_link.h"
 
 #include <memory>
 #include <string>
@@ -25,6 +26,7 @@ struct DoctorInput {
     bool is_systemd_keeper = false;
     int keeper_pid = 0;
     uint64_t keeper_restarts = 0;
+    ZygoteLink::Report zygote;
     std::string store_error;
     std::vector<std::string> broken_invariants;
     std::shared_ptr<const Nvml> nvml;
@@ -38,7 +40,8 @@ struct DoctorInput {
 };
 
 // On the decision thread.
-DoctorInput doctor_input(const NodeContext& context, const KeeperLink& keeper);
+DoctorInput doctor_input(const NodeContext& context, const KeeperLink& keeper,
+                         const ZygoteLink& zygote);
 // Blocks on the driver and the file system: on a worker.
 std::vector<Check> examine(const DoctorInput& input);
 

@@ -185,6 +185,7 @@ asio::awaitable<Response> AdminApi::get_instance(Request request) {
         shown["definedAt"] = spec == nullptr ? std::string() : spec->origin.text();
         shown["etag"] = tag;
         shown["removing"] = found->second.remove_wanted;
+        views::add_start(shown, parts_.context, found->second);
         response = http::json_response(shown);
     }
     if (!tag.empty())

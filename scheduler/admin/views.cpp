@@ -303,6 +303,14 @@ json::object instance(const node::Instance& instance, node::TimePoint now) {
             {"sinceMs", since.count()}};
 }
 
+void add_start(json::object& shown, const NodeContext& context, const node::Instance& instance) {
+    const auto found = context.starts.find(instance.name);
+    const bool known = found != context.starts.end() && found->second.process == instance.process;
+    const std::string why = known ? found->second.why_exec : std::string();
+    shown["startedBy"] = !known ? "" : why.empty() ? "forked" : "exec";
+    shown["execBecause"] = why;
+}
+
 json::object operation(const OperationEntry& entry) {
     const node::Operation& operation = entry.operation;
     bool preempts = operation.kind == node::OperationKind::kPreempt;

@@ -35,6 +35,8 @@ std::string id_of(const WeightsLine& line);
 // Nothing: it is gone.
 std::optional<json::object> weights_line(const NodeContext& context, const WeightsLine& line);
 json::object instance(const node::Instance& instance, node::TimePoint now);
+// startedBy: "forked", or "exec" and execBecause; both empty where another berthd started it.
+void add_start(json::object& shown, const NodeContext& context, const node::Instance& instance);
 json::object operation(const OperationEntry& entry);
 json::object event(const EventRecord& record);
 

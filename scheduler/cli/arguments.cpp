@@ -3,6 +3,8 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "scheduler/cli/bench/colocate/words.h"
+#include "scheduler/cli/bench/cycles/words.h"
 #include "scheduler/cli/simulate.h"
 #include "scheduler/cli/words.h"
 
@@ -309,6 +311,10 @@ void add_bench(CLI::App& app, const WordsPtr& words) {
                 command->add_option("--events", w->bench.events, "That happen there")
                     ->check(CLI::Range(1, 1'000'000))
                     ->capture_default_str();
+            } else if (option == "colocate") {
+                bench::add_colocate_words(*command, w->bench.colocate);
+            } else if (option == "cycles") {
+                bench::add_cycles_words(*command, w->bench.cycles);
             } else if (option == "config") {
                 command->add_option("--config", w->bench.config, "The file to start berthd with")
                     ->required();

@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
     options.started = std::chrono::steady_clock::now();
     options.version = BERTH_VERSION;
     std::string log_level;
+    std::string zygote = "auto";
     bool check = false;
 
     CLI::App app("Berth's node daemon: shares model weights between the engines of one node.\n"
@@ -31,9 +32,16 @@ int main(int argc, char** argv) {
         ->default_str("/etc/berth/node.yaml")
         ->envname("BERTH_CONFIG");
     app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off");
+    app.add_option("--zygote", zygote,
+                   "auto: engines are forked from a process that has their libraries loaded, where "
+                   "that is the same as starting them; off: never")
+        ->check(CLI::IsMember({"auto", "off"}))
+        ->capture_default_str();
     app.add_flag("--check", check, "Read configuration and policies, say what they hold, and end");
     app.set_version_flag("--version", options.version);
     CLI11_PARSE(app, argc, argv);
+    if (zygote == "off")
+        options.zygote_off = "berthd was started with --zygote off";
     if (options.config_file.empty())
         options.config_file = "/etc/berth/node.yaml";
 

@@ -51,6 +51,7 @@ class Daemon {
         context_.node_name = book_.node().name;
         context_.group = book_.node().group;
         context_.paths = std::move(paths);
+        context_.zygote_off = options.zygote_off;
         context_.events.restore(stored_.events, stored_.first_revision,
                                 // An event may have been shown whose record was lost with its
                                 // daemon: no revision is given twice.
@@ -120,6 +121,7 @@ Status Daemon::start() {
     BERTH_TRY(actor_->listen());
     watch_signals();
     loop_lag_.start();
+    actor_->expect_engines(book_.documents());
     context_.post(node::DocumentsApplied{book_.documents()});
     context_.metrics.recovery_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.started).count();

@@ -11,6 +11,7 @@ namespace berth {
 struct DaemonOptions {
     std::string config_file;
     std::string version;
+    std::string zygote_off; // not empty: engines start by exec alone, and why
     std::chrono::steady_clock::time_point started; // of the process
 };
 

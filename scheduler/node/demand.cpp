@@ -106,7 +106,7 @@ void Step::watch_demand() {
         for (const auto& [device, words] : demand.words)
             if (!before.words.contains(device))
                 act(EmitEvent{false, "device/" + device.value, "Demand",
-                              "class " + class_name + ": " + words});
+                              std::string("class ").append(class_name).append(": ").append(words)});
     }
     s_.demands = std::move(now);
 }

@@ -26,8 +26,9 @@ struct DeviceSeen {
     bool cordoned = false; // on record
     std::string cordon_reason{};
 };
-// An instance as the records have it. `alive`: its process (pid and start time) lives. A record in
-// Starting without a pid may have an unknown process: it is waited for until the start deadline.
+// An instance as the records have it. `alive`: its process (pid and start time) lives. A record
+// without a pid of one that was started may have an unknown process, which is waited for until its
+// deadline, unless `never_started`: who looked for it found none, and none that may yet become it.
 struct InstanceRecovered {
     InstanceName name;
     InstanceState state = InstanceState::kPending;
@@ -39,6 +40,7 @@ struct InstanceRecovered {
     WeightSetId weights; // empty: none
     ProcessRef process;
     bool alive = false;
+    bool never_started = false;
     std::string token_sha256;
     std::string process_digest;
     std::string endpoint;

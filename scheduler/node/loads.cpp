@@ -63,7 +63,8 @@ void Step::on(const LoadRequested& event) {
         const policies::ModelSpec* model = s_.documents.find_model(event.model.value);
         if (model == nullptr)
             return refuse(key, Error{ErrorCode::kNotFound,
-                                     "no Model '" + event.model.value + "'; see `berth get models`",
+                                     "no Model '" + event.model.value +
+                                         "'; `berth policy` shows those that there are",
                                      "ModelNotFound", 0});
         key = load_key(*model, event.device);
     }

@@ -73,9 +73,11 @@ void Step::on(const OperatorHold& event) {
     if (i->on_hold == event.hold)
         return answer_operation(operation,
                                 name + (event.hold ? " is on hold already" : " is not on hold"));
+    const bool over = i->state == InstanceState::kSucceeded || i->state == InstanceState::kFailed;
     const std::string words =
         event.hold ? name + " (" + state + ") is neither started nor resumed until it is released"
-                   : name + " (" + state + ") is started and resumed again";
+        : over ? name + " (" + state + ") is not on hold any more; it has ended, so nothing starts"
+               : name + " (" + state + ") is started and resumed again";
     if (!event.dry_run) {
         i->on_hold = event.hold;
         if (!event.hold && i->reason == "OnHold")

@@ -33,7 +33,9 @@ void Step::on(const InstanceRecovered& event) {
     i.name = event.name;
     i.order = next_id();
     i.since = i.restart_at = i.rung_started = now_;
-    i.state = event.state == InstanceState::kLoading ? InstanceState::kPending : event.state;
+    const bool nothing_yet = event.state == InstanceState::kLoading ||
+                             (event.state == InstanceState::kStarting && event.never_started);
+    i.state = nothing_yet ? InstanceState::kPending : event.state;
     i.desired = event.desired;
     i.held_by = event.held_by;
     i.reason = event.reason;
@@ -55,8 +57,9 @@ void Step::on(const InstanceRecovered& event) {
                        std::all_of(event.devices.begin(), event.devices.end(),
                                    [this](const DeviceId& id) { return s_.devices.contains(id); });
     // Its start was on record, its pid not yet; it may have been preempted meanwhile.
-    const bool unseen = !event.process && (event.state == InstanceState::kStarting ||
-                                           event.state == InstanceState::kPreempting);
+    const bool unseen =
+        !event.process && !event.never_started &&
+        (event.state == InstanceState::kStarting || event.state == InstanceState::kPreempting);
     if (has_process(i.state) && (event.alive || unseen) && known) {
         i.devices = event.devices;
         if (!event.weights.empty())

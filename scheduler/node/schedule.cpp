@@ -97,9 +97,10 @@ void Step::schedule() {
         Instance& i = *one.i;
         if (one.claims)
             queue.move_claims(one, &Board::Row::claimed_after_bytes, nullptr);
+        // One that waited when the pass began may have been taken from since, by one before it.
         if (i.state == InstanceState::kSuspended)
             come_back(i, board);
-        else if (i.state != InstanceState::kLoading && i.restart_at <= now_)
+        else if (!i.process_alive && i.state != InstanceState::kLoading && i.restart_at <= now_)
             place_unless_refused(i, board, queue.refusal(one));
         if (i.restart_at > now_)
             wake(i.restart_at);

@@ -134,7 +134,8 @@ void Step::finish_evict(const OperationId& operation, const WeightSetId& id) {
             return; // still going
         stuck += (stuck.empty() ? "" : "; ") + set.device.value + ": " + set.drop_error;
     }
-    const OperationId ended = operation; // it may be a set's own
+    // It may be a set's own.
+    const OperationId ended = operation; // NOLINT(performance-unnecessary-copy-initialization)
     for (auto& [key, set] : s_.weights)
         if (set.operation == ended)
             set.operation.reset();

@@ -147,12 +147,15 @@ struct Daemon::ByKind {
         d.guests_->kill(a.load);
     }
     void operator()(const node::KeepWeights& a) const {
+        d.memory_->set_recorded({a.set.device, a.set.id}, recorded);
         d.loaders_->keep(a);
         d.guests_->keep(a);
     }
     void operator()(const node::DropWeights& a) const { d.loaders_->drop(a, d.records_); }
     void operator()(const node::PublicationAnswered& a) const { d.guests_->answered(a); }
     void operator()(const node::PersistWeights& a) const {
+        if (recorded)
+            d.memory_->set_recorded({a.set.device, a.set.id}, true);
         d.memory_->pin({a.set.device, a.set.id}, a.set.pinned);
     }
     void operator()(const node::StartProcess& a) const { d.start_process(a, recorded); }
@@ -263,7 +266,10 @@ void Daemon::start() {
     run();
     for (const WeightMemory::Place& place : std::exchange(forgotten_, {}))
         if (up_)
-            forget_later(place); // behind what its start has written
+            // Behind what its start has written.
+            write_later([this, place] { records_.forget_weights(place.second, place.first); });
+    if (up_ && std::exchange(keeper_is_new_, false))
+        write_later([this] { records_.keeper_seen(memory_->keeper()); });
     if (up_ && on_start)
         on_start();
 }
@@ -310,6 +316,8 @@ void Daemon::recover() {
             post(record);
     for (const auto& [name, row] : durable.instances) {
         node::InstanceRecovered recovered = row;
+        if (!recovered.process && !recovered.token_sha256.empty())
+            recovered.never_started = !engines_->has_token(recovered.token_sha256);
         recovered.alive = row.process && engines_->is_alive(row.process);
         if (recovered.alive)
             engines_->adopted(name, row.process);
@@ -323,20 +331,20 @@ void Daemon::recover() {
 // As scheduler/act/recovery.cpp does: what a keeper has taken with it counts as long as somebody
 // has it mapped.
 void Daemon::adopt_lost(const Durable& durable) {
-    const bool keeper_is_new = memory_->take_keeper_is_new();
+    keeper_is_new_ = durable.keeper != memory_->keeper();
     for (const bool again : {true, false}) // what was lost before comes first: see there
         for (const auto& [place, record] : durable.placements)
             if (node::is_lost(place.second) == again)
-                adopt_lost(durable, place, record, keeper_is_new);
+                adopt_lost(durable, place, record);
     memory_->forget_uncounted();
 }
 
 void Daemon::adopt_lost(const Durable& durable, const WeightMemory::Place& place,
-                        const node::WeightsAdopted& record, bool keeper_is_new) {
+                        const node::WeightsAdopted& record) {
     const auto& [device, set] = place;
     if (device == node::kImageTier || memory_->is_kept(set, device))
         return;
-    bool may_be_mapped = keeper_is_new || node::is_lost(set);
+    bool may_be_mapped = keeper_is_new_ || node::is_lost(set);
     for (const auto& [name, row] : durable.instances)
         may_be_mapped = may_be_mapped || row.weights == set;
     if (device != node::kHostTier && may_be_mapped && record.bytes > 0) {
@@ -349,11 +357,11 @@ void Daemon::adopt_lost(const Durable& durable, const WeightMemory::Place& place
         forgotten_.push_back(place);
 }
 
-void Daemon::forget_later(const WeightMemory::Place& place) {
+void Daemon::write_later(std::function<void()> record) {
     writer_free_at_ = std::max(writer_free_at_, stage_.now) + std::chrono::microseconds(200);
-    stage_.calendar.at(writer_free_at_, [this, place, life = lives_] {
+    stage_.calendar.at(writer_free_at_, [this, record = std::move(record), life = lives_] {
         if (up_ && life == lives_)
-            records_.forget_weights(place.second, place.first);
+            record();
     });
 }
 

@@ -65,8 +65,8 @@ class Daemon : public Ear {
     void recover();
     void adopt_lost(const Durable& durable);
     void adopt_lost(const Durable& durable, const WeightMemory::Place& place,
-                    const node::WeightsAdopted& record, bool keeper_is_new);
-    void forget_later(const WeightMemory::Place& place);
+                    const node::WeightsAdopted& record);
+    void write_later(std::function<void()> record);
     void start_process(const node::StartProcess& start, bool recorded);
 
     struct ByKind;
@@ -85,7 +85,7 @@ class Daemon : public Ear {
     std::deque<std::shared_ptr<Step>> steps_;
     std::map<node::TimerId, node::TimePoint> timers_;
     std::map<node::InstanceName, std::string> tokens_; // of processes about to be started
-    bool up_ = false, running_ = false, dead_ = false, keeper_too_ = false;
+    bool up_ = false, running_ = false, dead_ = false, keeper_too_ = false, keeper_is_new_ = false;
     uint64_t lives_ = 0, events_ = 0, writes_ = 0, tokens_made_ = 0;
     std::optional<uint64_t> points_left_;
     Nanoseconds downtime_{0};

@@ -111,6 +111,11 @@ void Engines::connect(Engine& engine) {
         on_back(back->holder(), back->instance);
 }
 
+bool Engines::has_token(const std::string& token) const {
+    return std::ranges::any_of(engines_,
+                               [&token](const auto& one) { return one.second.token == token; });
+}
+
 void Engines::attach(Engine& engine, uint64_t grant_bytes) {
     if (engine.attached || !engine.session)
         return;

@@ -73,6 +73,7 @@ class Engines {
     void command(const node::SendCommand& command);
     std::optional<uint64_t> driver_says(const node::ConfirmBytes& asked);
     bool is_alive(const node::ProcessRef& process) const;
+    bool has_token(const std::string& token) const; // one that lives
     void berthd_ended();
     void recorded(const node::InstanceName& instance, const node::ProcessRef& process);
     // A plain program that nobody could find again, since its pid is not on record yet.

@@ -17,6 +17,7 @@ struct Durable {
     std::map<node::OperationId, node::Operation> operations; // that are under way
     std::map<std::pair<node::DeviceId, node::WeightSetId>, node::WeightsAdopted> placements;
     std::map<node::DeviceId, std::string> cordons; // and why
+    uint64_t keeper = 0;                           // who kept, the last time anybody looked
 };
 
 // The records of a simulated node: of instances and weight sets what node::durable() names, of
@@ -34,6 +35,7 @@ class Records {
     virtual void write(const std::vector<node::Action>& actions,
                        const std::map<node::InstanceName, std::string>& tokens,
                        node::TimePoint now);
+    virtual void keeper_seen(uint64_t keeper) { durable_.keeper = keeper; }
     virtual void forget_weights(const node::WeightSetId& set, const node::DeviceId& device);
     // `wrong` says how it differs from what was written, if it does.
     virtual Durable read(node::TimePoint now, std::string& wrong);

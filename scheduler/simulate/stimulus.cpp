@@ -84,7 +84,7 @@ void draw_numbers(Stimulus& one, Dice& dice) {
         one.a = dice.between(10, 20'000);
         break;
     case Kind::kClockJumps:
-        one.a = dice.one_in(2) ? dice.below(100) : dice.below(86'400 * 3);
+        one.a = dice.one_in(2) ? dice.below(100) : dice.below(uint64_t{86'400} * 3);
         one.b = dice.below(2);
         break;
     case Kind::kGuestTakes:

@@ -59,7 +59,7 @@ Result<Plan> plan_from(const std::string& text) {
                 std::from_chars(rest.data(), rest.data() + rest.size(), value);
             if (error != std::errc() || end != rest.data() + rest.size())
                 return fail(ErrorCode::kInvalidArgument,
-                            where + ": '" + rest + "' is not a number");
+                            std::string(where).append(": '").append(rest).append("' is no number"));
         } else if (word == "calm") {
             auto at = parse_duration(rest);
             if (!at)

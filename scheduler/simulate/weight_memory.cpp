@@ -13,7 +13,7 @@ void WeightMemory::keep(const Place& place, Kept set) {
         stage_.wrong("weights-changed", "weight set " + place.second.value +
                                             " is kept a second time on " + place.first.value);
     set.memory = ++last_;
-    memories_[set.memory] = {place, set.bytes};
+    memories_[set.memory] = {place, set.bytes, true, false, !unrecorded_.contains(place)};
     kept_[place] = std::move(set);
     settle(last_);
 }
@@ -21,6 +21,16 @@ void WeightMemory::keep(const Place& place, Kept set) {
 void WeightMemory::pin(const Place& place, bool pinned) {
     if (const auto found = kept_.find(place); found != kept_.end())
         found->second.pinned = pinned;
+}
+
+// It may be kept later than what is to be written of it is written, or is not.
+void WeightMemory::set_recorded(const Place& place, bool recorded) {
+    if (recorded)
+        unrecorded_.erase(place);
+    else
+        unrecorded_.insert(place);
+    if (const auto found = kept_.find(place); found != kept_.end())
+        memories_.at(found->second.memory).is_recorded = recorded;
 }
 
 // Those of whom berthd knows must not be left with what it thinks is free.
@@ -49,11 +59,12 @@ void WeightMemory::drop(const Place& place) {
 
 void WeightMemory::keeper_ended() {
     stage_.note("the keeper dies");
-    keeper_is_new_ = keeper_has_died_ = true;
+    ++keeper_;
     kept_.clear();
     std::vector<uint64_t> left;
     for (auto& [number, memory] : memories_) {
         memory.is_kept = false;
+        memory.was_let_go = memory.was_let_go || !memory.is_recorded;
         left.push_back(number);
     }
     for (const uint64_t number : left)

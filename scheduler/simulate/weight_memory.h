@@ -4,6 +4,7 @@
 #include "scheduler/simulate/stage.h"
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,7 @@ class WeightMemory {
         uint64_t bytes = 0;
         bool is_kept = true;     // the keeper has it
         bool is_counted = false; // not kept, but berthd has found out that it is there
+        bool is_recorded = true; // a full disk may have refused its record
         bool was_let_go = false; // berthd cannot find it out: those who have it say so
     };
     struct Holder {
@@ -44,11 +46,11 @@ class WeightMemory {
     void keep(const Place& place, Kept set);
     void drop(const Place& place); // what berthd lets go, or has counted as lost
     void pin(const Place& place, bool pinned);
+    void set_recorded(const Place& place, bool recorded);
     void keeper_ended();
-    void berthd_ended(); // what it had found out it must find out again
-    // A new berthd has looked: it was told that the keeper it speaks to is a new one.
-    bool take_keeper_is_new() { return std::exchange(keeper_is_new_, false); }
-    bool keeper_has_died() const { return keeper_has_died_; }
+    void berthd_ended();                        // what it had found out it must find out again
+    uint64_t keeper() const { return keeper_; } // another number for each that there was
+    bool keeper_has_died() const { return keeper_ > 1; }
     void count_lost(const Place& place);
     void forget_uncounted(); // what no record names, those who have it must say
     const std::map<Place, Kept>& kept() const { return kept_; }
@@ -73,7 +75,8 @@ class WeightMemory {
     std::map<uint64_t, Memory> memories_;
     std::map<uint64_t, Holder> holders_;
     uint64_t last_ = 0;
-    bool keeper_is_new_ = false, keeper_has_died_ = false;
+    std::set<Place> unrecorded_;
+    uint64_t keeper_ = 1;
 };
 
 } // namespace berth::simulate

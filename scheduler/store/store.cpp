@@ -44,7 +44,7 @@ Store::~Store() = default;
 
 void Store::post(std::vector<StoreWrite> batch, Durability durability, Completion completion) {
     Worker::Write write{std::move(batch), durability, std::move(completion)};
-    if (worker_->push(std::move(write)) || !write.completion)
+    if (worker_->push(write) || !write.completion)
         return;
     write.completion(
         fail(ErrorCode::kResourceExhausted,

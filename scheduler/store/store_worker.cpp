@@ -85,7 +85,7 @@ Store::Worker::~Worker() {
     thread_.join();
 }
 
-bool Store::Worker::push(Write&& write) {
+bool Store::Worker::push(Write& write) {
     std::lock_guard lock(mutex_);
     if (writes_.size() >= limits_.queue_batches_max)
         return false;

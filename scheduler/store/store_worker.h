@@ -31,8 +31,8 @@ class Store::Worker {
     Worker& operator=(const Worker&) = delete;
     ~Worker();
 
-    // False, and nothing taken, when the queue is full.
-    bool push(Write&& write);
+    // Takes the write; false, and nothing taken, when the queue is full.
+    bool push(Write& write);
     void push(Read read);
     void watch(Watcher watcher);
     StoreStatus status() const;

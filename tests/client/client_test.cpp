@@ -535,6 +535,43 @@ TEST_F(ClientTest, WithoutTargetsAnEngineLeavesNothingToOthersAndWithThemItsSlac
     EXPECT_EQ(batch.share(), before / 2);
 }
 
+TEST_F(ClientTest, OneThatWorksInStepsGivesTurnsBetweenThemToThoseWhoWait) {
+    protocol::Welcome welcome;
+    welcome.class_value = 1000;
+    welcome.raises_gate = true;
+    welcome.gate_slot = 2;
+    connect(welcome);
+    must(set_gate_share(daemon_.gate(), 500));
+    auto batch = must(GateWatcher::open(daemon_.gate().read_only, 0));
+    EXPECT_EQ(client_->between_steps(1s).count(), 0) << "without demand the gate is open anyway";
+    client_->raise_gate();
+    EXPECT_TRUE(batch.closed());
+    EXPECT_EQ(batch.share(), 500U) << "it may not know of turns";
+    EXPECT_EQ(client_->between_steps(1s).count(), 0) << "nobody waits";
+    EXPECT_TRUE(batch.closed());
+    EXPECT_EQ(batch.share(), 0U) << "from now on turns are given";
+    auto waiting = std::async(std::launch::async, [&] { return batch.wait(20s); });
+    Nanoseconds slept{0};
+    wait_until([&] {
+        slept += client_->between_steps(10ms);
+        return slept.count() > 0;
+    });
+    EXPECT_TRUE(waiting.get()) << "its turn came";
+    EXPECT_TRUE(batch.closed()) << "and is over";
+    // A request that comes in ends the turn.
+    auto again = std::async(std::launch::async, [&] { return batch.wait(20s); });
+    auto stepping = std::async(std::launch::async, [&] {
+        for (slept = Nanoseconds(0); slept.count() == 0;)
+            slept = client_->between_steps(10s);
+        return slept;
+    });
+    EXPECT_TRUE(again.get());
+    client_->notify();
+    EXPECT_GT(stepping.get().count(), 0);
+    client_->lower_gate();
+    EXPECT_FALSE(batch.closed());
+}
+
 TEST_F(ClientTest, ReportsCarryTheCounters) {
     connect();
     client_->counters().tokens_done = 42;

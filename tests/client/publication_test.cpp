@@ -95,6 +95,27 @@ TEST_F(PublicationTest, AnothersSetThatIsNotWhatWasDeclaredIsRefusedByName) {
     EXPECT_EQ(daemon_.expect<protocol::Release>().fingerprint, asked.fingerprint);
 }
 
+// One who seals while berthd is away asks as soon as it is back: not before it has been told what
+// is to be sealed, or it would be sent to wait for a publisher that it is itself.
+TEST_F(PublicationTest, ASealThatWaitedForBerthdComesAfterWhatIsHeld) {
+    auto asked = begin(request());
+    auto sealing = std::async(std::launch::async, [&] { return publication_->seal(); });
+    daemon_.expect<protocol::Sealed>();
+    for (int death = 0; death < 4; ++death) {
+        daemon_.die();
+        daemon_.listen();
+        daemon_.accept_and_welcome({});
+        const auto held = daemon_.expect<protocol::Publish>();
+        EXPECT_TRUE(held.held);
+        EXPECT_EQ(held.fingerprint, asked.fingerprint);
+        EXPECT_EQ(daemon_.expect<protocol::Sealed>().fingerprint, asked.fingerprint);
+    }
+    daemon_.die();
+    auto refused = sealing.get(); // as often as it tries
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().reason, "BerthdUnstable");
+}
+
 TEST_F(PublicationTest, WhatIsGivenUpWhileBerthdIsAwayIsSaidWhenItIsBack) {
     auto asked = begin(request());
     daemon_.die();

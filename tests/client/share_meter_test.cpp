@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace berth {
 namespace {
 
@@ -65,12 +67,78 @@ TEST(SpareTime, GrowsWithSlackAndHalvesAtOnceWhenATargetIsMissed) {
     EXPECT_LT(spare.after(targets, 20ms, 38ms), 225U) << "close to the target is too much";
 }
 
+TEST(SpareTime, OnceItHasComeNearATargetMissesAreFewerThanOneInAHundred) {
+    SpareTime spare;
+    const SpareTime::Targets targets{0ms, 40ms};
+    int misses = 0;
+    constexpr int kAnswers = 20'000;
+    uint32_t share = 0;
+    uint64_t shares = 0;
+    for (int n = 0; n < kAnswers; ++n) { // alone a token takes 10 ms, more or less by a tenth
+        const double alone = 10 * (0.9 + 0.2 * (n * 7919 % 1000) / 1000.0);
+        const auto tpot = std::chrono::duration_cast<Nanoseconds>(
+            std::chrono::duration<double, std::milli>(alone / (1 - share / 1000.0)));
+        misses += tpot > targets.tpot ? 1 : 0;
+        share = spare.after(targets, 0ms, tpot);
+        shares += share;
+    }
+    EXPECT_LT(misses, kAnswers / 100);
+    EXPECT_GT(shares / kAnswers, 600U) << "three quarters would just meet the target";
+}
+
 TEST(SpareTime, IsNothingWithoutTargets) {
     SpareTime spare;
     EXPECT_EQ(spare.after({}, 1ms, 1ms), 0U);
     for (int n = 0; n < 10; ++n)
         spare.after({200ms, 0ms}, 1ms, 1ms);
     EXPECT_EQ(spare.after({}, 1ms, 1ms), 0U);
+}
+
+// What of the time others have who get a turn whenever one is due.
+double given_part(uint32_t thousandths, Nanoseconds step) {
+    TurnBook book;
+    Nanoseconds stepped{0}, given{0};
+    for (int n = 0; n < 5000; ++n) {
+        stepped += step;
+        const Nanoseconds turn = book.after(step, thousandths);
+        EXPECT_TRUE(turn.count() == 0 || turn >= TurnBook::kTurn);
+        book.given(turn);
+        given += turn;
+    }
+    return static_cast<double>(given.count()) / static_cast<double>((given + stepped).count());
+}
+
+TEST(TurnBook, GivesOthersTheirPartOfTheTimeInWholeTurns) {
+    for (const uint32_t thousandths : {0U, 50U, 200U, 500U, 700U})
+        for (const Nanoseconds step : {Nanoseconds(1ms), Nanoseconds(5ms), Nanoseconds(20ms)})
+            EXPECT_NEAR(given_part(thousandths, step), thousandths / 1000.0, 0.01)
+                << thousandths << " thousandths, steps of " << step.count() << " ns";
+}
+
+TEST(TurnBook, ATurnThatEndedEarlyIsOwedAndOneThatNobodyWantedIsNot) {
+    TurnBook book;
+    const Nanoseconds turn = book.after(20ms, 500);
+    EXPECT_EQ(turn, Nanoseconds(20ms));
+    book.given(5ms);
+    EXPECT_EQ(book.after(1ms, 500), Nanoseconds(16ms));
+    book.nobody_waited();
+    EXPECT_EQ(book.after(1ms, 500), Nanoseconds(0));
+    EXPECT_EQ(book.after(10s, 500), TurnBook::kTurnMax);
+}
+
+TEST(BusyTime, OthersNeedAShareOnlyWhereLittleOfTheTimeIsIdle) {
+    for (const auto& [busy_ms, need] :
+         std::map<int, double>{{20, 0}, {50, 0}, {60, 0.5}, {80, 1}}) {
+        BusyTime busy;
+        BusyTime::Clock::time_point now{1h};
+        for (int n = 0; n < 400; ++n) {
+            busy.set(true, now);
+            now += std::chrono::milliseconds(busy_ms);
+            busy.set(false, now);
+            now += std::chrono::milliseconds(100 - busy_ms);
+        }
+        EXPECT_NEAR(busy.need(now), need, 0.06) << busy_ms << " % busy";
+    }
 }
 
 } // namespace

@@ -102,6 +102,16 @@ TEST(Engine, ACommandReachesItWhileTheGateIsClosed) {
     EXPECT_EQ(engine.finish(4), undisturbed());
 }
 
+// Its prompt takes three steps, the last of which gives the first token; after the last one nothing
+// is left to be done.
+TEST(Engine, OthersMayHaveTheirTurnAfterEachTokenButNotBeforeTheFirst) {
+    RunningEngine engine;
+    engine.submit(test_request(5));
+    EXPECT_TRUE(engine.host.await_tokens(kTokens));
+    engine.stop();
+    EXPECT_EQ(engine.host.steps_told, kTokens - 1);
+}
+
 TEST(Engine, StopEndsRequestsAsCancelledNotAsAnswered) {
     RunningEngine engine(/*drain=*/false);
     engine.submit(4);

@@ -69,6 +69,10 @@ class FakeHost final : public EngineHost {
     }
     void raise_gate() override { ++raised; }
     void lower_gate() override { --raised; }
+    void between_steps(Nanoseconds step) override {
+        const std::lock_guard lock(mutex_);
+        steps_told += step.count() > 0 ? 1 : 0;
+    }
     uint64_t gate_pauses() const override {
         const std::lock_guard lock(mutex_);
         return static_cast<uint64_t>(yields);
@@ -129,6 +133,7 @@ class FakeHost final : public EngineHost {
     }
 
     int yields = 0;
+    uint64_t steps_told = 0;
     std::atomic<int> raised{0};
 
   private:

@@ -3,12 +3,14 @@
 # A node on this machine's GPU with a real model shape, and the benches of docs/benchmarks.md on it.
 #
 #   tests/gpu/node.sh --model DIR [--bin DIR] [--out DIR] [--grant 44Gi] [--rounds N]
+#                     [--only attach,preempt,start,daemon,recover]   (or BERTH_NODE_BENCHES)
 #
 # DIR is a checkpoint, e.g. made by: configs/make_model.py random DIR --shape qwen3-8b
 # Results (one JSON object per line) and logs go to --out.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$here/build/release/bin out=/tmp/berth-bench grant=44Gi rounds=20 model=
+only=${BERTH_NODE_BENCHES:-attach,preempt,start,daemon,recover}
 while [ $# -gt 0 ]; do
     case $1 in
     --model) model=$2 ;;
@@ -16,8 +18,9 @@ while [ $# -gt 0 ]; do
     --out) out=$2 ;;
     --grant) grant=$2 ;;
     --rounds) rounds=$2 ;;
+    --only) only=$2 ;;
     *)
-        sed -n '3,9p' "$0" | sed 's/^# \{0,1\}//'
+        sed -n '3,10p' "$0" | sed 's/^# \{0,1\}//'
         exit 2
         ;;
     esac
@@ -63,6 +66,15 @@ spec:
   priorityClassName: batch
   resources: {requests: {memory: 0}, limits: {memory: $grant}}
   engine: {driver: berth, command: [berth-engine, --batch-input, $node/in.jsonl, --batch-output, $node/out.jsonl, --served-model-name, model]}
+---
+apiVersion: berth/v1
+kind: Instance
+metadata: {name: server}
+spec:
+  model: model
+  priorityClassName: batch
+  resources: {requests: {memory: 0}, limits: {memory: 8Gi}}
+  engine: {driver: berth, command: [berth-engine, --listen, "127.0.0.1:0", --served-model-name, model]}
 YAML
 for number in $(seq 20000); do
     printf '{"custom_id": "l%d", "method": "POST", "url": "/v1/completions", "body": {"model": "model", "prompt": "line %d of many, and then", "max_tokens": 512, "temperature": 0}}\n' "$number" "$number"
@@ -81,7 +93,7 @@ for _ in $(seq 500); do
     sleep 0.02
 done
 berth load model --wait
-for name in chat nightly; do
+for name in chat nightly server; do
     for _ in $(seq 600); do
         berth get instances $name -o json | grep -q '"state": *"Running"' && break
         sleep 0.1
@@ -104,12 +116,26 @@ if [ -e "$bin/libberth.so.1" ]; then
     ask
 fi
 : >"$out/bench.jsonl"
-bench() { berth bench "$@" --json | tee -a "$out/bench.jsonl"; }
+bench() {
+    case ,$only, in *,$1,*) berth bench "$@" --json | tee -a "$out/bench.jsonl" ;; esac
+}
 bench attach --model model --rounds 100
 for mode in Pause Offload Evict; do
     bench preempt --instance nightly --mode $mode --rounds "$([ $mode = Evict ] && echo 5 || echo "$rounds")"
 done
-bench start --instance nightly --rounds 5
+bench start --instance nightly --rounds 10
+case ,$only, in
+*,start,*)
+    # A server's first token, with nobody beside it.
+    berth preempt nightly --mode Pause
+    bench start --instance server --rounds 20
+    berth describe instance server
+    grep -h 'phase=' "$node/state/engines/server.log" | tail -n 30
+    berth doctor
+    cat "$node/state/berth-zygote.log"
+    berth resume nightly
+    ;;
+esac
 bench daemon
 bench recover --config "$node/node.yaml" --rounds 5
 ask

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <fcntl.h>
+#include <future>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -83,6 +84,34 @@ TEST_F(Gate, ItsShareIsThePolicysOrTheLeastThatAnyRaiserSpares) {
     other.raise();
     EXPECT_EQ(batch.share(), 300U);
     EXPECT_EQ(watcher(950).share(), 600U) << "of those above it";
+}
+
+TEST_F(Gate, IsOpenInATurnAndItsShareIsTakenByNobodyElseWhereAllThatRaiseGiveTurns) {
+    GateRaiser online = raiser(1, 1000);
+    GateRaiser other = raiser(2, 900);
+    GateWatcher batch = watcher(100);
+    ASSERT_TRUE(set_gate_share(fds_, 250).has_value());
+    EXPECT_EQ(online.share_to_give(), 250U);
+    online.raise();
+    EXPECT_FALSE(online.begin_turn()) << "nobody waits";
+    EXPECT_TRUE(batch.closed());
+    EXPECT_EQ(batch.share(), 0U) << "it is given";
+    other.raise();
+    EXPECT_EQ(batch.share(), 250U) << "one gives no turns: it is taken";
+    other.lower();
+    auto waiting = std::async(std::launch::async, [&] { return batch.wait(20s); });
+    while (!online.begin_turn())
+        std::this_thread::yield();
+    EXPECT_TRUE(waiting.get());
+    EXPECT_FALSE(batch.closed());
+    other.raise();
+    EXPECT_TRUE(batch.closed()) << "the other's demand is not in the turn";
+    other.lower();
+    online.end_turn();
+    EXPECT_TRUE(batch.closed());
+    ASSERT_TRUE(set_gate_share(fds_, kShareBySlo).has_value());
+    online.set_spare(600);
+    EXPECT_EQ(online.share_to_give(), 600U);
 }
 
 TEST_F(Gate, ClosesOnlyForLowerClasses) {

@@ -347,7 +347,8 @@ std::string Runner::when_recovered(const Words& words) {
     record.held_by = words[4] == "Nobody" ? HeldBy::kNobody : held_by_from(words[4]).value();
     record.grant_bytes = record.grant_bytes_resume = size_of(words[5]);
     record.alive = words[6] == "alive";
-    if (words[6] != "unseen")
+    record.never_started = words[6] == "nowhere";
+    if (words[6] != "unseen" && words[6] != "nowhere")
         record.process = ProcessRef{next_pid_++, 1};
     record.token_sha256 = "hash"; // on disk before a process is started
     record.devices = {DeviceId("host-0")};

@@ -199,11 +199,12 @@ spec:
 TEST(Yaml, PathsAreRelativeToTheirFile) {
     const Result<Documents> documents = parse_documents(
         "kind: Model\nmetadata: {name: m}\nspec: {path: ../models/m}\n---\nkind: Instance\n"
-        "metadata: {name: i}\nspec: {engine: {driver: process, command: [a]}}\n",
+        "metadata: {name: i}\nspec: {engine: {driver: process, command: [a], workingDirectory: "
+        "jobs}}\n",
         "/etc/berth/a.yaml");
     ASSERT_TRUE(documents);
     EXPECT_EQ(documents->models[0].path, "/etc/models/m");
-    EXPECT_EQ(documents->instances[0].engine.working_directory, "/etc/berth");
+    EXPECT_EQ(documents->instances[0].engine.working_directory, "/etc/berth/jobs");
 }
 
 TEST(Yaml, AnUpdateReplacesByKindAndNameAndIsCheckedAsAWhole) {

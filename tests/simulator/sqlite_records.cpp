@@ -31,11 +31,11 @@ class Comparison {
 // too. Times are ages by the real clock, and only there or not.
 std::string difference(const node::InstanceRecovered& is, const node::InstanceRecovered& was) {
     const auto& [name, state, desired, held_by, reason, message, devices, weights, process, alive,
-                 token, digest, endpoint, grant, grant_resume, grant_next, shrunk_by, came_from,
-                 overhead, host, starts, restarts, phases, on_hold, waiting_since, disruptions] =
-        was;
+                 never_started, token, digest, endpoint, grant, grant_resume, grant_next, shrunk_by,
+                 came_from, overhead, host, starts, restarts, phases, on_hold, waiting_since,
+                 disruptions] = was;
     return Comparison("the record of " + name.value)
-        .same(is.name == name && is.alive == alive, "name")
+        .same(is.name == name && is.alive == alive && is.never_started == never_started, "name")
         .same(is.state == state, "state")
         .same(is.desired == desired, "desired state")
         .same(is.held_by == held_by, "holder")
@@ -167,6 +167,11 @@ void SqliteRecords::write(const std::vector<node::Action>& actions,
     post(std::move(batch));
 }
 
+void SqliteRecords::keeper_seen(uint64_t keeper) {
+    Records::keeper_seen(keeper);
+    post({MetaRecord{"keeper", std::to_string(keeper)}});
+}
+
 void SqliteRecords::forget_weights(const node::WeightSetId& set, const node::DeviceId& device) {
     Records::forget_weights(set, device);
     post({ForgetPlacement{set.value, device.value}});
@@ -194,6 +199,8 @@ Durable SqliteRecords::read(node::TimePoint, std::string& wrong) {
         compare(left.placements, std::pair(read.device, read.id), read, wrong);
     }
     for (const MetaRecord& row : stored.meta) {
+        if (row.key == "keeper" && row.value != std::to_string(left.keeper))
+            wrong = "the keeper came back as another";
         if (!row.key.starts_with("cordon/"))
             continue;
         node::DeviceSeen seen;

@@ -21,6 +21,7 @@ class SqliteRecords : public Records {
     void write(const std::vector<node::Action>& actions,
                const std::map<node::InstanceName, std::string>& tokens,
                node::TimePoint now) override;
+    void keeper_seen(uint64_t keeper) override;
     void forget_weights(const node::WeightSetId& set, const node::DeviceId& device) override;
     Durable read(node::TimePoint now, std::string& wrong) override;
 

@@ -17,6 +17,7 @@ import time
 import node_under_test
 import pytest
 from node_under_test import BIN, Node, Refused, alive, call, wait_until
+from publishing import PUBLISHER, publisher
 from test_long_life import Peer, close_all
 from tiny_model import make_tiny_model
 
@@ -57,7 +58,7 @@ SECONDS = 86399
 ACTIONS = ["StartLoad", "GoLoad", "KeepWeights", "LoadFinished", "DropWeights", "StartProcess",
            "TerminateProcess", "OperationDone", "SendCommand Pause", "SendCommand Resume",
            "SendCommand Offload", "SendCommand Restore", "SendCommand Stop", "StartCopy", "TidyImages",
-           "TellRules"]
+           "PublicationAnswered", "TellRules"]
 BATCHES = ["Event", "Instance", "Operation", "Placement", "Policy", "ForgetPlacement",
            "Meta"]
 MOMENTS = ["begin", "commit", "committed", "mirrored", "told"]
@@ -97,6 +98,7 @@ class Life:
         self.deaths = 0
         self.node = None
         self.root = root
+        self.publisher = None
 
     def start(self, command, **more):
         environment = {**os.environ, "BERTH_FAULT_ONCE": str(self.killed_at)}
@@ -192,6 +194,18 @@ class Life:
                        if w["model"] == model and w["device"] == "host-0")
         self.until(f"{model} is copied to all tiers", done)
 
+    def publish(self, number):
+        if self.publisher is None or self.publisher.process.poll() is not None:
+            self.publisher = publisher(self.node, "publish", fill=number % 250)
+        self.until("a set is published and held", lambda: any(
+            w.get("published") and w["leases"] == 1 for w in self.node.weights()))
+
+    def withdraw(self):
+        if self.publisher.process.poll() is None:
+            self.publisher.end()
+        self.until("what was published is gone", lambda: not any(
+            w.get("published") for w in self.node.weights()) or self.drop("tiny"))
+
     def pin(self, model, pinned):
         def done():
             shown = [w for w in self.node.weights()
@@ -281,6 +295,8 @@ class Life:
         self.step("pin", self.pin, "b", True)
         self.step("unpin", self.pin, "b", False)
         self.step("evict a set", self.evict, "b", moves=("sets",))
+        self.step("publish", self.publish, number, moves=("sets",))
+        self.step("withdraw", self.withdraw, moves=("sets",))
         self.step("evict", self.bring, "steady", "Evicted", moves=("steady",))
         self.step("evict", self.bring, "sleeper", "Evicted", moves=("sleeper",))
         self.step("empty", self.evict, "a", moves=("sets",))
@@ -291,7 +307,7 @@ def needs(*programs):
                               reason="the tests' own berthd and engine are not built")
 
 
-@needs(FAULTY, ENGINE)
+@needs(FAULTY, ENGINE, PUBLISHER)
 def test_berthd_killed_between_any_two_of_its_writes_and_actions_loses_nothing(root):
     life = Life(root)
     life.killed_at.write_text("off\n")  # the first start is a whole one

@@ -55,9 +55,10 @@ class CudaGraph final : public RecordedGraph {
 
 class CudaQueue final : public Queue {
   public:
-    CudaQueue(const CudaApi& api, const CudaQueueOptions& options) : api_(api), options_(options) {}
+    explicit CudaQueue(const CudaApi& api) : api_(api) {}
     ~CudaQueue() override;
     Status open();
+    Status use(const CudaQueueOptions& options);
 
     Status launch(const Launch& launch) override;
     Status multiply(const LibraryProduct& product) override;
@@ -79,7 +80,7 @@ class CudaQueue final : public Queue {
     Status use_stream(CUstream stream);
 
     const CudaApi& api_;
-    const CudaQueueOptions options_;
+    CudaQueueOptions options_;
     CUdevice device_ = 0;
     CUcontext context_ = nullptr;
     CUmodule module_ = nullptr;
@@ -128,7 +129,12 @@ Status CudaQueue::open() {
             kKernelNames[kernel].data()));
     BERTH_TRY(api_.check(api_.stream_create(&recording_stream_, CU_STREAM_NON_BLOCKING),
                          "cuStreamCreate"));
-    BERTH_TRY(check_blas(api_.blas_create(&blas_), "cublasCreate"));
+    return check_blas(api_.blas_create(&blas_), "cublasCreate");
+}
+
+Status CudaQueue::use(const CudaQueueOptions& options) {
+    options_ = options;
+    BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
     return use_stream(nullptr);
 }
 
@@ -225,11 +231,19 @@ Status CudaQueue::start(RecordedGraph& graph) {
 
 } // namespace
 
-Result<std::unique_ptr<Queue>> make_cuda_queue(const CudaQueueOptions& options) {
+Result<CudaQueueRest> begin_cuda_queue() {
     BERTH_ASSIGN(const CudaApi* api, cuda_api());
-    auto queue = std::make_unique<CudaQueue>(*api, options);
-    BERTH_TRY(queue->open());
-    return queue;
+    auto begun = std::make_shared<std::unique_ptr<CudaQueue>>(std::make_unique<CudaQueue>(*api));
+    BERTH_TRY((*begun)->open());
+    return [begun](const CudaQueueOptions& options) -> Result<std::unique_ptr<Queue>> {
+        BERTH_TRY((*begun)->use(options));
+        return std::move(*begun);
+    };
+}
+
+Result<std::unique_ptr<Queue>> make_cuda_queue(const CudaQueueOptions& options) {
+    BERTH_ASSIGN(const CudaQueueRest rest, begin_cuda_queue());
+    return rest(options);
 }
 
 } // namespace berth::engine::fast

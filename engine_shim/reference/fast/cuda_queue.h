@@ -3,6 +3,7 @@
 
 #include "engine_shim/reference/fast/queue.h"
 
+#include <functional>
 #include <memory>
 
 namespace berth::engine::fast {
@@ -14,6 +15,11 @@ struct CudaQueueOptions {
     void* library_workspace = nullptr; // kLibraryBytes of device memory
 };
 Result<std::unique_ptr<Queue>> make_cuda_queue(const CudaQueueOptions& options);
+
+// The same in two parts. The first loads kernels and library, which takes long and needs no memory
+// yet: on any thread, beside the rest of a start. What it returns makes the queue, once.
+using CudaQueueRest = std::function<Result<std::unique_ptr<Queue>>(const CudaQueueOptions&)>;
+Result<CudaQueueRest> begin_cuda_queue();
 
 // By torch's fused attention, over contexts that are gathered first.
 Status attend_with_torch(Queue& queue, const ChunkAttention& attention);

@@ -8,4 +8,8 @@ Result<std::unique_ptr<Queue>> make_cuda_queue(const CudaQueueOptions&) {
     return fail(ErrorCode::kUnsupported, "this build has no cuda backend", "NoFastPath");
 }
 
+Result<CudaQueueRest> begin_cuda_queue() {
+    return fail(ErrorCode::kUnsupported, "this build has no cuda backend", "NoFastPath");
+}
+
 } // namespace berth::engine::fast

@@ -116,6 +116,11 @@ struct Assembly::State {
     std::unique_ptr<KvMemory> memory;
     EngineSettings settings;
     SchedulerLimits limits; // of trials: one sequence
+    FastBeginning fast_begun;
+    PhaseCallback phase;
+    Stopwatch watch;
+    // A part of the phase "tensors", the largest of a start.
+    void mark(const char* part) { phase(fmt::format("tensors.{}", part), watch.milliseconds()); }
 
     Status load(const Options& options, Client& client);
     Status back_grant(const Options& options, Client& client);
@@ -173,7 +178,7 @@ Result<uint64_t> Assembly::State::make_models(const Options& options, Client& cl
     };
     if (plan.is_fast()) {
         auto started = start_fast(plan, config, decoder, cache_behind(plan.scratch_bytes),
-                                  arena->data(), may_be_gated(client));
+                                  arena->data(), may_be_gated(client), std::move(fast_begun));
         if (started)
             fast = std::move(*started);
         else if (options.compute == "fast" || started.error().code != ErrorCode::kUnsupported)
@@ -181,6 +186,7 @@ Result<uint64_t> Assembly::State::make_models(const Options& options, Client& cl
         else
             plan = {started.error().message, {}, {}, {}, 0};
     }
+    fast_begun = {};
     settings.compute = plan.is_fast() ? "fast" : fmt::format("plain ({})", plan.why_plain);
     const KvCache cache = cache_behind(plan.scratch_bytes);
     RunnerOptions runner_options;
@@ -197,6 +203,7 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
     const uint64_t largest = grant_max(options, client);
     const uint64_t workspace = workspace_bytes(device, largest);
     BERTH_ASSIGN(const uint64_t scratch, make_models(options, client, std::move(decoder)));
+    mark("model");
     scheduler =
         std::make_unique<Scheduler>(SchedulerLimits{options.max_batch, options.prefill_chunk,
                                                     options.block_tokens, options.batch_invariant},
@@ -210,6 +217,7 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
         KvMemory::Parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max, scratch});
     BERTH_TRY(memory->start(grant_now(options, client)));
     client.counters().grant_bytes = memory->grant_bytes();
+    mark("memory");
     return make_settings(options, client, largest);
 }
 
@@ -239,11 +247,15 @@ Status Assembly::State::load(const Options& options, Client& client) {
     BERTH_ASSIGN(config, parse_model_config(config_text, weights.model_path() + "/config.json"));
     BERTH_TRY(read_eos(weights.model_path(), config));
     BERTH_ASSIGN(std::future<Status> torch, start_torch(options, client));
+    fast_begun = begin_fast(options, client.device().capabilities().kind == DeviceKind::kCuda);
     BERTH_TRY(back_grant(options, client));
+    mark("grant");
     BERTH_TRY(torch.get());
+    mark("torch");
     BERTH_ASSIGN(const WeightSource source, weight_source(weights, client.device()));
     BERTH_ASSIGN(DecoderWeights decoder, resolve_weights(config, source));
     BERTH_TRY(check_dtype(options.dtype, decoder.embedding.scalar_type()));
+    mark("weights");
     return make_memory(options, client, std::move(decoder));
 }
 
@@ -315,6 +327,7 @@ Result<std::unique_ptr<Assembly>> Assembly::make(const Options& options, Client&
     Stopwatch watch;
     std::unique_ptr<Assembly> assembly(new Assembly());
     assembly->state_->weights = std::move(weights);
+    assembly->state_->phase = phase;
     limit_threads(static_cast<int>(options.threads));
     BERTH_TRY(assembly->state_->load(options, client));
     phase("tensors", watch.milliseconds());

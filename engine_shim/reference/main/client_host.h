@@ -28,6 +28,7 @@ class ClientHost final : public EngineHost {
     }
     void raise_gate() override { client_.raise_gate(); }
     void lower_gate() override { client_.lower_gate(); }
+    void between_steps(Nanoseconds step) override { (void)client_.between_steps(step); }
     uint64_t gate_pauses() const override { return client_.counters().gate_pauses; }
 
     void report(const Load& load) override {

@@ -219,8 +219,19 @@ bool Engine::at_layer(uint32_t layer) {
     return parts_.host.yield_here();
 }
 
+// Whoever waits for a first token waits for no turn of others: theirs come between later tokens,
+// where an answer has its slack.
+void Engine::give_turn(Nanoseconds step) {
+    stepped_ += step;
+    if (parts_.scheduler.idle()) // the gate is open
+        stepped_ = Nanoseconds(0);
+    else if (!parts_.scheduler.owes_first_token())
+        parts_.host.between_steps(std::exchange(stepped_, Nanoseconds(0)));
+}
+
 // A failed step has ended its requests. Whether the device still computes is found by the canary.
 Status Engine::step() {
+    const auto began = Clock::now();
     const auto outcome =
         parts_.scheduler.step(parts_.model, [this](uint32_t layer) { return at_layer(layer); });
     if (const std::string warning = parts_.model.take_warning(); !warning.empty())
@@ -236,8 +247,10 @@ Status Engine::step() {
         return {};
     }
     starved_ = false;
-    if (outcome)
+    if (outcome) {
+        give_turn(Clock::now() - began);
         return {};
+    }
     last_error_ = outcome.error().message;
     log::error("step failed: {}", last_error_);
     return parts_.memory.verify();

@@ -77,6 +77,7 @@ class Engine final : public EngineApi {
     void take_submissions();
     bool held() const { return parts_.memory.offloaded() || parts_.host.paused(); }
     Status step();
+    void give_turn(Nanoseconds step);
     bool at_layer(uint32_t layer);
     void publish();
     void end_all();
@@ -93,7 +94,8 @@ class Engine final : public EngineApi {
     std::atomic<int64_t> stop_grace_ns_{-1}; // -1: none asked for
     // Engine thread alone:
     bool stopping_ = false;
-    bool starved_ = false; // nobody who waits fits the grant
+    bool starved_ = false;   // nobody who waits fits the grant
+    Nanoseconds stepped_{0}; // since others could last have a turn
     Clock::time_point stop_at_;
     std::optional<protocol::Command> stop_command_;
     std::string last_error_;

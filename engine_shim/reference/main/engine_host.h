@@ -27,6 +27,7 @@ class EngineHost {
     virtual bool yield_here() = 0;
     virtual void raise_gate() = 0;
     virtual void lower_gate() = 0;
+    virtual void between_steps(Nanoseconds step) = 0;
     virtual uint64_t gate_pauses() const = 0; // how often yield_here() found the gate closed
 
     // Counters of the next report.

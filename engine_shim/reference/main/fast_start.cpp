@@ -2,8 +2,8 @@
 #include "engine_shim/reference/main/fast_start.h"
 
 #include "base/round.h"
-#include "engine_shim/reference/fast/cuda_queue.h"
 #include "engine_shim/reference/fast/model_dims.h"
+#include "engine_shim/torch/tensors.h"
 
 #include <fmt/format.h>
 
@@ -53,11 +53,22 @@ Result<ComputePlan> plan_compute(const Options& options, const ModelConfig& conf
     return plan;
 }
 
+FastBeginning begin_fast(const Options& options, bool on_gpu) {
+    if (!on_gpu || options.compute == "plain" || options.batch_invariant)
+        return {};
+    return std::async(std::launch::async, []() -> Result<fast::CudaQueueRest> {
+        BERTH_TRY(load_cuda_libraries());
+        return fast::begin_cuda_queue();
+    });
+}
+
 Result<std::unique_ptr<fast::FastRunner>>
 start_fast(const ComputePlan& plan, const ModelConfig& config, const DecoderWeights& weights,
-           const KvCache& cache, std::byte* scratch, bool looks) {
+           const KvCache& cache, std::byte* scratch, bool looks, FastBeginning begun) {
     const fast::Buffers buffers = fast::lay_out(plan.dims, plan.limits, plan.options, scratch);
-    BERTH_ASSIGN(std::unique_ptr<fast::Queue> queue, fast::make_cuda_queue({buffers.library}));
+    BERTH_ASSIGN(const fast::CudaQueueRest rest,
+                 begun.valid() ? begun.get() : fast::begin_cuda_queue());
+    BERTH_ASSIGN(std::unique_ptr<fast::Queue> queue, rest({buffers.library}));
     BERTH_ASSIGN(std::unique_ptr<fast::FastModel> model,
                  fast::FastModel::make({*queue, plan.dims, rope_frequencies(config, 0).inverse,
                                         fast::fast_weights(weights), fast::fast_pages(cache),

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "engine_shim/reference/fast/cuda_queue.h"
 #include "engine_shim/reference/fast/fast_runner.h"
 #include "engine_shim/reference/main/options.h"
 #include "engine_shim/reference/model/kv_cache.h"
 #include "engine_shim/reference/model/model_config.h"
 #include "engine_shim/reference/model/weights.h"
 
+#include <future>
 #include <memory>
 #include <string>
 
@@ -28,10 +30,15 @@ struct ComputePlan {
 Result<ComputePlan> plan_compute(const Options& options, const ModelConfig& config,
                                  const DecoderWeights& weights, uint64_t context_tokens);
 
+// The part of start_fast() that needs neither weights nor memory, begun on a thread of its own.
+// Nothing where the fast path is out of the question.
+using FastBeginning = std::future<Result<fast::CudaQueueRest>>;
+FastBeginning begin_fast(const Options& options, bool on_gpu);
+
 // `scratch` has plan.scratch_bytes and may be given memory later, before the first step. `looks`:
 // the class has to give way.
 Result<std::unique_ptr<fast::FastRunner>>
 start_fast(const ComputePlan& plan, const ModelConfig& config, const DecoderWeights& weights,
-           const KvCache& cache, std::byte* scratch, bool looks);
+           const KvCache& cache, std::byte* scratch, bool looks, FastBeginning begun);
 
 } // namespace berth::engine

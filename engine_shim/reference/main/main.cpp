@@ -10,6 +10,7 @@
 #include "engine_shim/reference/main/options.h"
 #include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/model/thread_wait.h"
+#include "engine_shim/zygote/zygote.h"
 
 #include <fmt/format.h>
 
@@ -102,6 +103,8 @@ Result<WeightSet> attach(Client& client, const ClientOptions& connection, const 
 Status live(const Options& options, const ClientOptions& connection, Client& client,
             Phases& phases) {
     phases.restart();
+    (void)client.device(); // attach would open it, and says why that fails
+    phases.mark("context");
     BERTH_ASSIGN(WeightSet weights, attach(client, connection, options));
     phases.mark("attach");
     std::future<Result<std::shared_ptr<Frontend::Prepared>>> preparing =
@@ -154,9 +157,7 @@ Status run(const Options& options) {
     return lived;
 }
 
-} // namespace
-
-int main(int argc, char** argv) {
+int run_engine(int argc, char** argv) {
     int exit_code = 0;
     const auto options = parse_options(argc, argv, exit_code);
     if (!options)
@@ -172,4 +173,15 @@ int main(int argc, char** argv) {
         return kExitFailed;
     }
     return 0;
+}
+
+} // namespace
+
+// Executed as a zygote it loads its libraries and waits; whoever is forked from it goes on here.
+int main(int argc, char** argv) {
+    if (!zygote::is_asked_for(argc, argv))
+        return run_engine(argc, argv);
+    const auto born = zygote::serve(
+        argv, [](bool with_gpu) { return with_gpu ? preload_torch_cuda() : Status(); });
+    return born ? run_engine(born->argc, born->argv) : 0;
 }

@@ -61,6 +61,15 @@ bool names_gpu(const std::string& device) {
     return device == "cuda" || device.starts_with("GPU-") || device.starts_with("MIG-");
 }
 
+Status preload_torch_cuda() {
+    if (::dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+        const char* why = ::dlerror();
+        return fail(ErrorCode::kUnsupported, fmt::format("the NVIDIA driver cannot be opened: {}",
+                                                         why != nullptr ? why : "unknown"));
+    }
+    return open_cuda_libraries();
+}
+
 std::jthread open_torch_early(const std::string& device) {
     if (!names_gpu(device))
         return {};

@@ -13,6 +13,10 @@ namespace berth::engine {
 
 bool names_gpu(const std::string& device); // "cuda" or a GPU's UUID, as in --device
 
+// Opens the libraries, the driver's and torch's for CUDA, and uses nothing of them: no thread, no
+// device. For a process that others are forked from.
+Status preload_torch_cuda();
+
 // Begins to open the libraries when `device` names a GPU; else the thread does nothing.
 // start_torch_cuda() waits for it and tells its failure. The environment must not change any more.
 std::jthread open_torch_early(const std::string& device);

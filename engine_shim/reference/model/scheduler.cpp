@@ -134,6 +134,11 @@ bool Scheduler::prefilling(const Sequence& sequence) const {
            (sequence.computed + 1 < end || sequence.computed < sequence.prompt_size());
 }
 
+bool Scheduler::owes_first_token() const {
+    const auto has_none = [](const Sequence& one) { return one.generated() == 0; };
+    return std::ranges::any_of(running_, has_none) || std::ranges::any_of(waiting_, has_none);
+}
+
 void Scheduler::plan_prefill(std::vector<Part>& parts) {
     uint32_t budget = limits_.prefill_tokens;
     for (auto it = running_.begin(); it != running_.end() && budget > 0; ++it) {

@@ -74,6 +74,8 @@ class Scheduler {
     bool idle() const { return running_.empty() && waiting_.empty(); }
     uint64_t running_count() const { return running_.size(); }
     uint64_t waiting_count() const { return waiting_.size(); }
+    // Somebody has had no token yet.
+    bool owes_first_token() const;
     uint32_t blocks_for(uint64_t tokens) const;
     const EngineStats& counts() const {
         return counts_;

@@ -51,6 +51,16 @@ const std::vector<Bench>& all() {
          "a node of its own)",
          {"daemon"},
          daemon},
+        {"colocate",
+         "Online with batch beside it under each way of sharing, against each alone (starts a node "
+         "of its own)",
+         {"colocate"},
+         colocate},
+        {"cycles",
+         "Preemption after preemption under load, with faults in between: every byte back, every "
+         "answer as undisturbed (starts a node of its own)",
+         {"cycles"},
+         cycles},
         {"idle-engine",
          "An engine that does nothing but obey; berthd starts it for the bench daemon",
          {},

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "scheduler/cli/admin_client.h"
+#include "scheduler/cli/bench/colocate/options.h"
+#include "scheduler/cli/bench/cycles/options.h"
 
 #include <string>
 #include <vector>
@@ -22,6 +24,8 @@ struct Options {
     // Of `daemon`: a stretch of reads, and the node under decision.
     double seconds = 5;
     size_t instances = 1000, devices = 16, events = 2000;
+    ColocateOptions colocate;
+    CyclesOptions cycles;
     int rounds_or(int fallback) const { return rounds > 0 ? rounds : fallback; }
 };
 
@@ -39,6 +43,8 @@ Status start(const AdminClient& client, const Options& options);
 Status recover(const AdminClient& client, const Options& options);
 Status attach_storm(const AdminClient& client, const Options& options);
 Status daemon(const AdminClient& client, const Options& options);
+Status colocate(const AdminClient& client, const Options& options);
+Status cycles(const AdminClient& client, const Options& options);
 Status idle_engine(const AdminClient& client, const Options& options);
 Status load_warm(const AdminClient& client, const Options& options);
 Status load_image(const AdminClient& client, const Options& options);

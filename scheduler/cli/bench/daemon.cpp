@@ -2,6 +2,7 @@
 #include "cache/memory/nvml.h"
 #include "scheduler/cli/bench/daemon_reads.h"
 #include "scheduler/cli/bench/decisions.h"
+#include "scheduler/cli/bench/idle_node.h"
 #include "scheduler/cli/bench/node_calls.h"
 #include "scheduler/cli/waiting.h"
 
@@ -93,7 +94,7 @@ Status daemon(const AdminClient& client, const Options& options) {
     auto running = client.get("/v1/node");
     if (!running && running.error().reason != kNotReachable)
         return fail(running.error());
-    BERTH_ASSIGN(std::unique_ptr<OwnNode> own, OwnNode::start(programs, kEngines));
+    BERTH_ASSIGN(std::unique_ptr<OwnNode> own, start_idle_node(programs, kEngines));
     BERTH_ASSIGN(std::vector<Figure> figures,
                  idle_figures(running ? client : own->client(), options,
                               running ? "the one that runs here" : "the bench's own, fresh"));

@@ -21,7 +21,6 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookEvery{20};
-constexpr std::chrono::seconds kReadyMax{60};
 constexpr int kEndMs = 5000;
 
 constexpr std::string_view kNode = R"(apiVersion: berth/v1
@@ -30,43 +29,9 @@ metadata: {{name: bench}}
 spec:
   socket: {0}/run/berthd.sock
   stateDir: {0}/state
-  devices: {{host: [{{name: host-0, memory: 64Gi}}]}}
+  devices: {1}
   policies: [policies.yaml]
 )";
-constexpr std::string_view kModel = R"(apiVersion: berth/v1
-kind: Model
-metadata: {{name: model}}
-spec: {{path: {0}/model}}
-)";
-constexpr std::string_view kInstance = R"(---
-apiVersion: berth/v1
-kind: Instance
-metadata: {{name: {0}}}
-spec:
-  model: model
-  priorityClassName: batch
-  resources: {{requests: {{memory: 16Mi}}, limits: {{memory: 16Mi}}}}
-  engine: {{driver: berth, command: [{1}/berth, bench, idle-engine]}}
-)";
-// Of a decoder that nobody knows: one tensor is all that it takes.
-constexpr std::string_view kConfig = R"({"architectures": ["Bench"], "model_type": "bench"})";
-constexpr std::string_view kTensor =
-    R"({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})";
-
-Status write_text(const std::string& path, std::string_view text) {
-    std::ofstream file(path, std::ios::binary);
-    file << text << std::flush;
-    return file ? Status() : fail_errno(fmt::format("writing {}", path));
-}
-
-// The file's head: the header's length in eight bytes, lowest first; the header; the data.
-std::string checkpoint_bytes() {
-    std::string header(kTensor);
-    header.append((8 - header.size() % 8) % 8, ' ');
-    std::string bytes(8, '\0');
-    bytes[0] = static_cast<char>(header.size());
-    return bytes + header + std::string(16, '\0');
-}
 
 void end_process(Process& process, int signal) {
     if (!process || !process.signal(signal))
@@ -79,44 +44,59 @@ void end_process(Process& process, int signal) {
     (void)process.try_wait();
 }
 
+// Nothing where there is none (any more).
+Process adopted(uint64_t pid) {
+    if (auto id = process_id(static_cast<int>(pid)))
+        if (auto process = Process::adopt(*id))
+            return std::move(*process);
+    return {};
+}
+
 } // namespace
 
-OwnNode::OwnNode(std::string folder, std::vector<std::string> instances)
-    : folder_(std::move(folder)), admin_socket_(folder_ + "/run/admin.sock"),
-      client_("unix:" + admin_socket_), instances_(std::move(instances)) {}
+Status write_text(const std::string& path, std::string_view text) {
+    std::ofstream file(path, std::ios::binary);
+    file << text << std::flush;
+    return file ? Status() : fail_errno(fmt::format("writing {}", path));
+}
 
-Result<std::unique_ptr<OwnNode>> OwnNode::start(const std::string& programs, size_t engines) {
+OwnNode::OwnNode(NodePlan plan)
+    : plan_(std::move(plan)), admin_socket_(plan_.folder + "/run/admin.sock"),
+      client_("unix:" + admin_socket_) {}
+
+Result<std::string> OwnNode::make_folder() {
     std::string folder = (fs::temp_directory_path() / "berth-bench-XXXXXX").string();
     if (::mkdtemp(folder.data()) == nullptr)
         return fail_errno(fmt::format("making the folder {}", folder));
-    std::vector<std::string> names;
-    for (size_t n = 0; n < engines; ++n)
-        names.push_back(fmt::format("i{:02}", n));
-    std::unique_ptr<OwnNode> node(new OwnNode(folder, std::move(names)));
-    BERTH_TRY(node->write_files(programs));
-    SpawnOptions how;
-    how.command = {programs + "/berthd", "--config", folder + "/node.yaml"};
-    how.log_path = folder + "/berthd.log";
-    how.ends_with_parent = true;
-    BERTH_ASSIGN(node->daemon_, Process::spawn(how));
+    return folder;
+}
+
+Result<std::unique_ptr<OwnNode>> OwnNode::start(NodePlan plan) {
+    std::unique_ptr<OwnNode> node(new OwnNode(std::move(plan)));
+    const NodePlan& of = node->plan_;
+    BERTH_TRY(write_text(of.folder + "/node.yaml", fmt::format(kNode, of.folder, of.devices)));
+    BERTH_TRY(node->spawn());
     BERTH_TRY(node->wait_until_all_run());
     return node;
 }
 
-Status OwnNode::write_files(const std::string& programs) const {
-    std::error_code error;
-    fs::create_directory(folder_ + "/model", error);
-    std::string policies = fmt::format(kModel, folder_);
-    for (const std::string& name : instances_)
-        policies += fmt::format(kInstance, name, programs);
-    BERTH_TRY(write_text(folder_ + "/model/config.json", kConfig));
-    BERTH_TRY(write_text(folder_ + "/model/model.safetensors", checkpoint_bytes()));
-    BERTH_TRY(write_text(folder_ + "/node.yaml", fmt::format(kNode, folder_)));
-    return write_text(folder_ + "/policies.yaml", policies);
+Status OwnNode::spawn() {
+    SpawnOptions how;
+    how.command = {plan_.programs + "/berthd", "--config", plan_.folder + "/node.yaml"};
+    how.log_path = plan_.folder + "/berthd.log";
+    how.ends_with_parent = true;
+    BERTH_ASSIGN(daemon_, Process::spawn(how));
+    return {};
+}
+
+Status OwnNode::restart() {
+    end_process(daemon_, SIGKILL);
+    BERTH_TRY(spawn());
+    return wait_until_all_run();
 }
 
 Error OwnNode::explained(std::string words) const {
-    std::ifstream file(folder_ + "/berthd.log");
+    std::ifstream file(plan_.folder + "/berthd.log");
     std::string line;
     std::string last;
     while (std::getline(file, line))
@@ -131,38 +111,56 @@ Status OwnNode::wait_until_all_run() {
     for (std::string waits_for = "it does not answer";; pause_between_looks(kLookEvery)) {
         if (auto status = daemon_.try_wait())
             return fail(explained("berthd has " + describe_exit(*status)));
-        if (Clock::now() - began > kReadyMax)
+        if (Clock::now() - began > plan_.ready_max)
             return fail(explained(waits_for));
         auto reply = client_.get("/v1/instances");
         if (!reply)
             continue;
         BERTH_ASSIGN(json::array items, items_of(*reply));
-        bool all = items.size() == instances_.size();
-        for (const json::value& item : items)
-            if (text_at(item.get_object(), "state") != "Running") {
-                all = false;
-                waits_for = fmt::format("instance {} is {}: {}", text_at(item.get_object(), "name"),
-                                        text_at(item.get_object(), "state"),
-                                        text_at(item.get_object(), "message"));
-            }
+        bool all = items.size() == plan_.instances.size();
+        for (const json::value& item : items) {
+            const std::string state = text_at(item.get_object(), "state");
+            if (state == "Running")
+                continue;
+            all = false;
+            waits_for = fmt::format("instance {} is {}: {}", text_at(item.get_object(), "name"),
+                                    state, text_at(item.get_object(), "message"));
+            if (state == "Failed")
+                return fail(explained(waits_for));
+        }
         if (all)
             return {};
     }
 }
 
-// Engines end with their connection; the keeper would live on.
-OwnNode::~OwnNode() {
-    Process keeper;
+std::vector<Process> OwnNode::engines() const {
+    std::vector<Process> found;
+    auto reply = client_.get("/v1/instances");
+    auto items = reply ? items_of(*reply) : Result<json::array>(json::array());
+    if (items)
+        for (const json::value& item : *items)
+            if (const uint64_t pid = number_at(item.get_object(), "pid"); pid != 0)
+                found.push_back(adopted(pid));
+    return found;
+}
+
+Process OwnNode::keeper() const {
     if (auto node = client_.get("/v1/node"); node && node->is_object())
         if (const auto* told = node->get_object().if_contains("keeper");
             told != nullptr && told->is_object())
-            if (auto id = process_id(static_cast<int>(number_at(told->get_object(), "pid"))))
-                if (auto adopted = Process::adopt(*id))
-                    keeper = std::move(*adopted);
+            return adopted(number_at(told->get_object(), "pid"));
+    return {};
+}
+
+// Engines and the keeper would outlive their berthd: that is what they are made for.
+OwnNode::~OwnNode() {
+    std::vector<Process> left = engines();
+    left.push_back(keeper());
     end_process(daemon_, SIGTERM);
-    end_process(keeper, SIGTERM);
+    for (Process& process : left)
+        end_process(process, SIGTERM);
     std::error_code ignored;
-    fs::remove_all(folder_, ignored);
+    fs::remove_all(plan_.folder, ignored);
 }
 
 } // namespace berth::cli::bench

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`berth bench cycles` small, on host memory: preemptions of each kind under load with a fault of each
+kind in between, and every byte is back and every answer what it is undisturbed. Method: the real
+programs, a tiny model, answers that do not depend on what else is answered."""
+
+import json
+import os
+import subprocess
+
+from test_colocate import BIN, left, short_folder  # noqa: F401  (the fixture `folder`)
+
+
+def run(folder, *words):
+    return subprocess.run(
+        [str(w) for w in [BIN / "berth", "bench", "cycles", "--json", "--device", "host", "--memory",
+                          "256Mi", "--model", folder / "model", "--engine-args", "--threads 1",
+                          "--prompts", 6, "--tokens", 12, "--work-ms", 60, *words]],
+        capture_output=True, text=True, timeout=280, check=False,
+        env={**os.environ, "TMPDIR": str(folder / "tmp")})
+
+
+def test_every_byte_is_back_and_every_answer_is_right_through_all_kinds_and_faults(folder):
+    done = run(folder, "--cycles", 50, "--seed", 3, "--out", folder / "out")
+    assert done.returncode == 0, done.stderr
+    figures = [json.loads(line) for line in done.stdout.splitlines()]
+    rounds = {one["figure"]: one["rounds"] for one in figures[:-1]}
+    kinds = {"Pause": 40, "Shrink": 6, "Offload": 3, "Evict": 1}
+    assert rounds == {f"{what}, {kind}": count for kind, count in kinds.items()
+                      for what in ("preempt", "resume")}
+    outcome = figures[-1]
+    assert outcome["cycles"] == outcome["of"] == 50
+    for count in ("bytesNotBack", "grantsNotBack", "batchLinesTwice", "batchLinesFailed",
+                  "batchLinesDifferent", "batchLinesLost", "onlineDifferent", "onlineFailed"):
+        assert outcome[count] == 0, outcome
+    assert outcome["batchLines"] > 20 and outcome["onlineAnswers"] > 20
+    assert outcome["bytesFreed"] > 0
+    back = {one["fault"]: one["backAfterMs"] for one in outcome["faults"]}
+    assert len(back) == 5
+    assert back.pop("grant refused") is None, "host memory cannot be taken from others"
+    assert all(ms > 0 for ms in back.values())
+    lines = (folder / "out/out.jsonl").read_text().splitlines()
+    assert len(lines) >= outcome["batchLines"]
+    assert (folder / "out/berthd.log").exists()
+    assert not left(folder)
+
+
+def test_a_model_that_is_not_there_is_refused_before_anything_starts(folder):
+    done = run(folder, "--model", folder / "nothing")
+    assert done.returncode == 2 and "nothing" in done.stderr
+    assert not left(folder)

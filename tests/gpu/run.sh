@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The one runner of what is measured on a GPU: prepared binaries, a checkpoint made here, the chosen
+# benches one after another within a time, and all they say under one folder.
+#
+#   tests/gpu/run.sh [--bin DIR] [--out DIR] [--only colocate,cycles,node,engine,load] [--seconds 570]
+#                    [--model DIR] [--shape qwen3-8b] [--colocate "WORDS"]
+#
+# --only      which, in this order; colocate alone if none is named
+# --seconds   of all together: what is left when a bench begins is its limit, and berth bench colocate
+#             leaves out the phases that would exceed it
+# --model     a checkpoint's folder; made (random weights of the shape) if it is not there
+# --cycles    more words for berth bench cycles: "--cycles 200 --seed 2"
+# --colocate  more words for berth bench colocate: "--busy 70 --phases online-alone,gate"
+#
+# Takes on an H200, about: the checkpoint 22 s, colocate 345 s at its default, node 120 s, engine
+# 250 s, load 200 s. Exit status: how many parts failed.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+bin=$here/build/release/bin out=/tmp/berth-gpu-results only=colocate seconds=570
+model=/tmp/berth-model shape=qwen3-8b colocate= cycles=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --bin) bin=${2:?a folder} ;;
+    --out) out=${2:?a folder} ;;
+    --only) only=${2:?names of benches} ;;
+    --seconds) seconds=${2:?a number} ;;
+    --model) model=${2:?a folder} ;;
+    --shape) shape=${2:?a shape} ;;
+    --colocate) colocate=${2?words} ;;
+    --cycles) cycles=${2?words} ;;
+    *)
+        sed -n '3,20p' "$0" | sed 's/^# \{0,1\}//'
+        exit 2
+        ;;
+    esac
+    shift 2
+done
+bin=$(cd "$bin" && pwd) || exit 2
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+for name in ${only//,/ }; do
+    case $name in
+    colocate | cycles | node | engine | load) ;;
+    *) echo "run.sh: --only: '$name' is none of colocate, cycles, node, engine, load" >&2 && exit 2 ;;
+    esac
+done
+
+# libtorch of this machine's Python, where the binaries' own is not here.
+torch=$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__) + "/lib")' 2>/dev/null)
+[ -n "$torch" ] && export LD_LIBRARY_PATH=$torch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+# Everything that is started below carries this folder's name in its environment.
+work=$(mktemp -d /tmp/berth-run.XXXX)
+export TMPDIR=$work
+end_what_is_left() {
+    local pid
+    for pid in $(grep -lsz "^TMPDIR=$work\$" /proc/[0-9]*/environ | cut -d / -f 3); do
+        [ "$pid" = $$ ] || [ "$pid" = "$BASHPID" ] || kill -9 "$pid" 2>/dev/null
+    done
+    rm -rf "$work"
+}
+trap end_what_is_left EXIT
+
+failed=0
+left() { echo $((seconds - SECONDS)); }
+# part NAME COMMAND...: within the time that is left.
+part() {
+    local name=$1 began=$SECONDS rc=0
+    shift
+    if [ "$(left)" -lt 20 ]; then
+        echo "== $name: left out, $(left) s are left"
+        failed=$((failed + 1))
+        return
+    fi
+    echo "== $name, within $(left) s"
+    timeout --kill-after 20 "$(left)" "$@" 2>&1 | tee "$out/$name.log" || rc=$?
+    echo "== $name: exit status $rc after $((SECONDS - began)) s" | tee -a "$out/times.txt"
+    [ "$rc" -eq 0 ] || failed=$((failed + 1))
+}
+
+{
+    date -u
+    nvidia-smi --query-gpu=name,driver_version,memory.total,power.limit --format=csv
+    nproc
+} 2>/dev/null | tee "$out/machine.txt"
+case ,$only, in
+*,colocate,* | *,cycles,* | *,node,* | *,load,*)
+    [ -e "$model/.complete" ] ||
+        part checkpoint python3 "$here/configs/make_model.py" random "$model" --shape "$shape" --words
+    ;;
+esac
+for name in ${only//,/ }; do
+    case $name in
+    colocate)
+        # shellcheck disable=SC2086
+        part colocate "$bin/berth" bench colocate --json --model "$model" --out "$out/colocate" \
+            --trace "$here/tests/traces/azure-llm-2023-conv-500.csv" \
+            --time-limit $(($(left) - 20)) $colocate
+        ;;
+    cycles)
+        # shellcheck disable=SC2086
+        part cycles "$bin/berth" bench cycles --json --model "$model" --out "$out/cycles" \
+            --time-limit $(($(left) - 60)) $cycles
+        ;;
+    node) part node "$here/tests/gpu/node.sh" --model "$model" --bin "$bin" --out "$out/node" ;;
+    engine) part engine "$here/tests/gpu/engine.sh" --bin "$bin" --out "$out/engine" ;;
+    load) part load "$here/tests/gpu/load.sh" --model "$model" --bin "$bin" --out "$out/load" ;;
+    esac
+done
+echo "== all: $SECONDS s, $failed failed, results in $out"
+exit "$failed"
