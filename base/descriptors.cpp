@@ -13,6 +13,7 @@ namespace berth {
 namespace {
 
 constexpr uint64_t kReserveMax = 128;
+constexpr uint64_t kTableMax = 65'536;
 
 uint64_t reserve_of(uint64_t limit, DescriptorUse use) {
     uint64_t reserve = std::min(kReserveMax, limit / 4);
@@ -42,6 +43,13 @@ Result<DescriptorLimit> raise_descriptor_limit() {
             fmt::format("raising RLIMIT_NOFILE from {} to {}", raised.before, raised.hard));
     raised.soft = raised.hard;
     return raised;
+}
+
+void make_descriptor_table() {
+    const uint64_t most = std::min(descriptor_limit(), kTableMax);
+    const UniqueFd any(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (any && most > 0) // the lowest that is free from the last one on
+        const UniqueFd last(::fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(most - 1)));
 }
 
 uint64_t descriptor_limit() {

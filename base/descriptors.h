@@ -20,6 +20,13 @@ struct DescriptorLimit {
 // Raises this process's soft limit to the hard one, where it may.
 Result<DescriptorLimit> raise_descriptor_limit();
 
+// Makes the kernel's table of this process's descriptors as large as the soft limit asks for, up to
+// 65,536 of them (half a megabyte). Else it grows as they are opened, and each time a process of
+// several threads waits for all processors to take notice (synchronize_rcu() in Linux's fs/file.c):
+// ten milliseconds in which a server serves nobody. Before other threads are started it costs
+// nothing.
+void make_descriptor_table();
+
 // The soft limit now.
 uint64_t descriptor_limit();
 

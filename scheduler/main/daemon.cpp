@@ -38,6 +38,7 @@ void raise_file_limit() {
     else
         log::info("descriptors soft={} hard={} (soft was {})", limit->soft, limit->hard,
                   limit->before);
+    make_descriptor_table();
 }
 
 // Everything of a running node; members are destroyed from the last to the first.

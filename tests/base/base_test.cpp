@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Units, descriptors, files and packet sockets.
+#include "base/descriptors.h"
 #include "base/hash.h"
 #include "base/packet_socket.h"
 #include "base/unique_fd.h"
@@ -7,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -184,6 +186,24 @@ TEST(PacketSocket, TellsThatThePeerIsGone) {
     EXPECT_EQ(receive_packet(pair->second.get(), soon()).error().code, ErrorCode::kUnavailable);
     EXPECT_EQ(send_packet(pair->second.get(), "x", {}, soon()).error().code,
               ErrorCode::kUnavailable);
+}
+
+TEST(Descriptors, TheTableIsAsLargeAsTheLimitAndTakesNoneOfThem) {
+    const auto open_now = [] {
+        size_t count = 0;
+        for ([[maybe_unused]] const auto& one :
+             std::filesystem::directory_iterator("/proc/self/fd"))
+            ++count;
+        return count;
+    };
+    const size_t before = open_now();
+    make_descriptor_table();
+    EXPECT_EQ(open_now(), before);
+    const auto status = read_file("/proc/self/status", 1 << 16);
+    ASSERT_TRUE(status);
+    const size_t at = status->find("FDSize:");
+    ASSERT_NE(at, std::string::npos);
+    EXPECT_GE(std::stoull(status->substr(at + 7)), std::min<uint64_t>(descriptor_limit(), 65'536));
 }
 
 // A message over the limits must not leave its descriptors open.

@@ -13,6 +13,7 @@
 #include <future>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -100,8 +101,9 @@ TEST_F(Gate, IsOpenInATurnAndItsShareIsTakenByNobodyElseWhereAllThatRaiseGiveTur
     EXPECT_EQ(batch.share(), 250U) << "one gives no turns: it is taken";
     other.lower();
     auto waiting = std::async(std::launch::async, [&] { return batch.wait(20s); });
-    while (!online.begin_turn())
-        std::this_thread::yield();
+    do
+        ::poll(nullptr, 0, 20); // until it sleeps
+    while (!online.begin_turn());
     EXPECT_TRUE(waiting.get());
     EXPECT_FALSE(batch.closed());
     other.raise();
