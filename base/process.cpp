@@ -215,13 +215,7 @@ Result<Process> Process::spawn(const SpawnOptions& options) {
         ::waitpid(pid, nullptr, 0);
         return fail_errno(fmt::format("starting {}", path), child_error);
     }
-    Process process;
-    BERTH_ASSIGN(process.pidfd_, open_pidfd(pid));
-    process.is_child_ = true;
-    process.id_ = ProcessId{pid, 0};
-    if (auto id = process_id(pid))
-        process.id_ = *id;
-    return process;
+    return take_child(pid);
 }
 
 Result<Process> Process::adopt(const ProcessId& id) {

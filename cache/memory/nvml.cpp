@@ -59,6 +59,7 @@ struct Nvml::Library {
     NvmlReturn (*mig_mode)(NvmlHandle, unsigned*, unsigned*) = nullptr;
     NvmlReturn (*mig_count)(NvmlHandle, unsigned*) = nullptr;
     NvmlReturn (*mig_by_index)(NvmlHandle, unsigned, NvmlHandle*) = nullptr;
+    NvmlReturn (*total_energy)(NvmlHandle, unsigned long long*) = nullptr; // absent likewise
 
     Library() = default;
     Library(const Library&) = delete;
@@ -107,6 +108,7 @@ struct Nvml::Library {
         load(mig_mode, "nvmlDeviceGetMigMode");
         load(mig_count, "nvmlDeviceGetMaxMigDeviceCount");
         load(mig_by_index, "nvmlDeviceGetMigDeviceHandleByIndex");
+        load(total_energy, "nvmlDeviceGetTotalEnergyConsumption");
         if (missing != nullptr)
             return fail(ErrorCode::kUnsupported,
                         fmt::format("libnvidia-ml.so.1 has no {}: the driver is too old, 510 or "
@@ -263,6 +265,17 @@ Result<DeviceMemory> Nvml::memory(const std::string& uuid) const {
     if (code != kSuccess)
         return library_->failed(fmt::format("nvmlDeviceGetMemoryInfo({})", uuid), code);
     return DeviceMemory{memory.total, memory.used};
+}
+
+Result<double> Nvml::joules(const std::string& uuid) const {
+    if (library_->total_energy == nullptr)
+        return fail(ErrorCode::kUnsupported, "libnvidia-ml.so.1 measures no energy: it is too old");
+    BERTH_ASSIGN(NvmlHandle device, library_->find(uuid));
+    unsigned long long millijoules = 0;
+    if (const NvmlReturn code = library_->total_energy(device, &millijoules); code != kSuccess)
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("nvmlDeviceGetTotalEnergyConsumption({}): error {}", uuid, code));
+    return static_cast<double>(millijoules) / 1e3;
 }
 
 Result<std::vector<NvmlProcess>> Nvml::processes(const std::string& uuid) const {

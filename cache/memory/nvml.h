@@ -43,6 +43,9 @@ class Nvml {
     Result<DeviceMemory> memory(const std::string& uuid) const;
     // Every process with memory on the device, by any user; pids of this pid namespace.
     Result<std::vector<NvmlProcess>> processes(const std::string& uuid) const;
+    // Joules that a GPU has used since its driver was loaded, by the driver's own meter.
+    // Unsupported where the library or the GPU has none.
+    Result<double> joules(const std::string& uuid) const;
 
   private:
     struct Library;

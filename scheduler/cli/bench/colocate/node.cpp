@@ -4,9 +4,8 @@
 #include "base/json.h"
 #include "policies/yaml.h"
 #include "scheduler/cli/bench/colocate/batch_work.h"
-#include "scheduler/cli/bench/engine_documents.h"
+#include "scheduler/cli/bench/engine_node.h"
 #include "scheduler/cli/bench/figures.h"
-#include "scheduler/cli/bench/gpu_choice.h"
 #include "scheduler/cli/bench/node_calls.h"
 #include "scheduler/cli/waiting.h"
 
@@ -23,7 +22,6 @@ namespace fs = std::filesystem;
 
 // More than any run answers: batch never ends by itself.
 constexpr size_t kBatchLines = 30'000;
-constexpr std::chrono::seconds kReadyMax{300};
 // What an applied document needs to reach an engine, with the report that shows it.
 constexpr std::chrono::milliseconds kSettle{1500};
 
@@ -68,17 +66,9 @@ Result<std::unique_ptr<ColocateNode>> ColocateNode::start(const ColocateOptions&
     std::unique_ptr<ColocateNode> made(new ColocateNode());
     made->options_ = options;
     made->options_.model = fs::absolute(options.model).lexically_normal().string();
-    made->programs_ =
-        options.programs.empty() ? program_directory() : fs::absolute(options.programs).string();
-    NodePlan plan;
-    plan.programs = made->programs_;
-    plan.instances = {kOnline, kBatch};
-    plan.ready_max = kReadyMax;
-    if (!options.device.starts_with("host")) {
-        BERTH_ASSIGN(const std::string uuid, gpu_named(options.device));
-        plan.devices = "[\"" + uuid + "\"]";
-    }
-    BERTH_ASSIGN(plan.folder, OwnNode::make_folder());
+    BERTH_ASSIGN(NodePlan plan,
+                 plan_engine_node(options.programs, options.device, {kOnline, kBatch}));
+    made->programs_ = plan.programs;
     made->folder_ = plan.folder;
     made->batch_input_ =
         options.batch.empty() ? plan.folder + "/in.jsonl" : fs::absolute(options.batch).string();

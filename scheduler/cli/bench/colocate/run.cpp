@@ -45,11 +45,13 @@ Status ColocateRun::prepare() {
     asked_.keeps_connection = !options_.fresh_connections;
     say("starting the node: the weights once, an online and a batch engine");
     BERTH_TRY(have_node_for(PhasePlan()));
-    auto meter = EnergyMeter::open(node_->device());
-    if (meter)
-        energy_ = std::move(*meter);
+    auto nvml = Nvml::open();
+    const Status metered =
+        nvml ? nvml->joules(node_->device()).map([](double) {}) : Status(fail(nvml.error()));
+    if (metered)
+        energy_ = std::move(*nvml);
     else
-        no_energy_ = meter.error().message;
+        no_energy_ = metered.error().message;
     return find_load();
 }
 
@@ -206,10 +208,10 @@ Status ColocateRun::measure(PhaseResult& result) {
     if (options_.time_limit > 0)
         loop.patience_s = std::clamp(options_.time_limit - seconds_since(began_) - loop.window_s,
                                      kPatienceLeast, loop.patience_s);
-    const auto before = energy_ ? energy_->joules() : Result<double>(0);
+    const auto before = energy_ ? energy_->joules(node_->device()) : Result<double>(0);
     const auto begun = steady_clock::now();
     BERTH_ASSIGN(result.outcome, run_loop(std::move(loop)));
-    if (const auto after = energy_ ? energy_->joules() : Result<double>(0);
+    if (const auto after = energy_ ? energy_->joules(node_->device()) : Result<double>(0);
         energy_ && before && after)
         result.joules = *after - *before;
     result.joules_s = seconds_since(begun);

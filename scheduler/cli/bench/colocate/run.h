@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cache/memory/nvml.h"
 #include "scheduler/cli/bench/colocate/batch_work.h"
 #include "scheduler/cli/bench/colocate/calibrate.h"
-#include "scheduler/cli/bench/colocate/energy.h"
 #include "scheduler/cli/bench/colocate/node.h"
 #include "scheduler/cli/bench/colocate/report.h"
 
@@ -52,7 +52,7 @@ class ColocateRun {
     size_t nodes_ = 0;           // that were started
     BatchAnswers batch_answers_; // of those that were closed
     std::string batch_unread_;   // why some of them could not be read
-    std::optional<EnergyMeter> energy_;
+    std::optional<Nvml> energy_;
     std::string no_energy_;
     EnginePace pace_;
     Scaled load_;

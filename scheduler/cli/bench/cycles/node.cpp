@@ -3,9 +3,8 @@
 
 #include "base/units.h"
 #include "scheduler/cli/bench/cycles/answers.h"
-#include "scheduler/cli/bench/engine_documents.h"
+#include "scheduler/cli/bench/engine_node.h"
 #include "scheduler/cli/bench/figures.h"
-#include "scheduler/cli/bench/gpu_choice.h"
 #include "scheduler/cli/bench/node_calls.h"
 
 #include <fmt/format.h>
@@ -19,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::seconds kReadyMax{300};
 // The driver rounds.
 constexpr uint64_t kSlackBytes = uint64_t{16} << 20;
 
@@ -41,17 +39,9 @@ Result<std::unique_ptr<CyclesNode>> CyclesNode::start(const CyclesOptions& optio
                                                       size_t batch_lines) {
     std::unique_ptr<CyclesNode> made(new CyclesNode());
     made->model_ = fs::absolute(options.model).lexically_normal().string();
-    made->programs_ =
-        options.programs.empty() ? program_directory() : fs::absolute(options.programs).string();
-    NodePlan plan;
-    plan.programs = made->programs_;
-    plan.instances = {kOnline, kBatch};
-    plan.ready_max = kReadyMax;
-    if (!options.device.starts_with("host")) {
-        BERTH_ASSIGN(const std::string uuid, gpu_named(options.device));
-        plan.devices = "[\"" + uuid + "\"]";
-    }
-    BERTH_ASSIGN(plan.folder, OwnNode::make_folder());
+    BERTH_ASSIGN(NodePlan plan,
+                 plan_engine_node(options.programs, options.device, {kOnline, kBatch}));
+    made->programs_ = plan.programs;
     made->batch_input_ = plan.folder + "/in.jsonl";
     made->batch_output_ = plan.folder + "/out.jsonl";
     BERTH_TRY(write_lines(made->batch_input_, prompts, options.tokens, batch_lines));

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "scheduler/cli/bench/own_node.h"
+
 #include <string>
 #include <vector>
 
-// The documents of the nodes that benches start with real engines. Pure.
+// What the nodes that benches start with real engines are made of.
 namespace berth::cli::bench {
 
 // The pinned model 'model'.
@@ -18,6 +20,12 @@ struct EngineInstance {
     std::string slo; // "{ttft: ..., ...}"; empty: none
 };
 std::string instance_document(const EngineInstance& instance);
+
+// Where its programs and, of `device` (host, a GPU's UUID, or auto: the first GPU, since engines on
+// two devices would not share it), its devices are, in a folder of its own. `programs`: empty:
+// beside this program. Unsupported (NoGpu) where there is no GPU.
+Result<NodePlan> plan_engine_node(const std::string& programs, const std::string& device,
+                                  std::vector<std::string> instances);
 
 // The words of a text that blanks part.
 std::vector<std::string> words_of(const std::string& text);
