@@ -57,7 +57,8 @@ endfunction()
 
 # berth_test(NAME [LABEL unit|system|gpu] SOURCES ... LINK ... [DEPENDS programs...]):
 # a GoogleTest program, each test its own ctest case.
-# System tests find the programs under test through the environment variable BERTH_BIN_DIR.
+# System tests find the programs under test through the environment variable BERTH_BIN_DIR: one
+# variable, as gtest_discover_tests takes what follows the first ";" for another property.
 function(berth_test name)
     cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LINK;DEPENDS" ${ARGN})
     if(NOT ARG_LABEL)
@@ -76,7 +77,7 @@ function(berth_test name)
     endif()
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES
         LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT}
-        ENVIRONMENT "BERTH_BIN_DIR=${CMAKE_BINARY_DIR}/bin;BERTH_SOURCE_DIR=${CMAKE_SOURCE_DIR}")
+        ENVIRONMENT "BERTH_BIN_DIR=${CMAKE_BINARY_DIR}/bin")
 endfunction()
 
 # berth_fuzz(NAME SOURCES ... LINK ...): a libFuzzer program, built with -DBERTH_FUZZ=ON. Its ctest

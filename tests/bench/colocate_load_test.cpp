@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 
 namespace berth::cli::bench {
@@ -18,6 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
+constexpr const char* kExcerpt = BERTH_TRACES "/azure-llm-2023-conv-500.csv";
 constexpr std::string_view kHeader = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
 
 std::string trace(const std::string& rows) {
@@ -81,10 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& one) { return one.param.name; });
 
 TEST(Trace, TheExcerptInTheTreeIsReadWhole) {
-    const char* source = std::getenv("BERTH_SOURCE_DIR");
-    ASSERT_NE(source, nullptr);
-    const auto rows =
-        read_trace(std::string(source) + "/tests/traces/azure-llm-2023-conv-500.csv", 0, 500);
+    const auto rows = read_trace(kExcerpt, 0, 500);
     ASSERT_TRUE(rows) << rows.error().message;
     EXPECT_NEAR(rows->back().at_s, 129.012, 0.001);
     EXPECT_EQ(rows->front().prompt_tokens, 374U);
@@ -163,8 +160,7 @@ TEST(ArrivalsOfTheBench, AreTheSameForASeedAndOthersForAnother) {
 TEST(ArrivalsOfTheBench, OfATraceWithAProcessHaveItsLengthsAtOtherTimes) {
     ColocateOptions options;
     options.requests = 100;
-    options.trace =
-        std::string(std::getenv("BERTH_SOURCE_DIR")) + "/tests/traces/azure-llm-2023-conv-500.csv";
+    options.trace = kExcerpt;
     const auto as_it_is = unscaled_arrivals(options);
     options.arrivals = "poisson";
     const auto poisson = unscaled_arrivals(options);
