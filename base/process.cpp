@@ -22,6 +22,37 @@ namespace berth {
 
 namespace {
 
+constexpr size_t kListenPidDigits = 10;
+constexpr uint64_t kExiting = 0x4; // PF_EXITING of the kernel's task flags
+
+struct ProcessStat {
+    char state = ' ';
+    uint64_t flags = 0;
+    uint64_t start_ticks = 0;
+};
+
+// proc_pid_stat(5).
+Result<ProcessStat> process_stat(int pid) {
+    BERTH_ASSIGN(const std::string text, read_file(fmt::format("/proc/{}/stat", pid)));
+    // The command's name may hold spaces and brackets: fields are counted from the last bracket.
+    const size_t bracket = text.rfind(')');
+    if (bracket == std::string::npos || bracket + 2 >= text.size())
+        return fail(ErrorCode::kCorrupt, fmt::format("/proc/{}/stat has no fields", pid));
+    std::string_view rest = std::string_view(text).substr(bracket + 2);
+    ProcessStat stat;
+    stat.state = rest.front();
+    for (int field = 3; field < 22; ++field) {
+        if (field == 9)
+            std::from_chars(rest.data(), rest.data() + rest.size(), stat.flags);
+        const size_t space = rest.find(' ');
+        if (space == std::string_view::npos)
+            return fail(ErrorCode::kCorrupt, fmt::format("/proc/{}/stat is too short", pid));
+        rest.remove_prefix(space + 1);
+    }
+    std::from_chars(rest.data(), rest.data() + rest.size(), stat.start_ticks);
+    return stat;
+}
+
 Result<UniqueFd> open_pidfd(int pid) {
     auto fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
     if (fd < 0)
@@ -77,6 +108,7 @@ struct ChildPlan {
         if (here == there ? ::fcntl(here, F_SETFD, 0) != 0 : ::dup2(here, there) < 0)
             give_up();
     }
+    write_listen_pid(plan.envp, ::getpid());
     ::execve(plan.path, plan.argv, plan.envp);
     give_up();
     ::_exit(127);
@@ -109,23 +141,16 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 } // namespace
 
 Result<ProcessId> process_id(int pid) {
-    BERTH_ASSIGN(std::string stat, read_file(fmt::format("/proc/{}/stat", pid)));
-    // The command's name may hold spaces and brackets: fields are counted from the last bracket.
-    size_t bracket = stat.rfind(')');
-    if (bracket == std::string::npos || bracket + 2 >= stat.size())
-        return fail(ErrorCode::kCorrupt, fmt::format("/proc/{}/stat has no fields", pid));
-    std::string_view rest = std::string_view(stat).substr(bracket + 2);
-    if (rest.front() == 'Z' || rest.front() == 'X')
+    BERTH_ASSIGN(const ProcessStat stat, process_stat(pid));
+    if (stat.state == 'Z' || stat.state == 'X')
         return fail(ErrorCode::kNotFound, fmt::format("process {} has ended", pid));
-    for (int field = 3; field < 22; ++field) {
-        size_t space = rest.find(' ');
-        if (space == std::string_view::npos)
-            return fail(ErrorCode::kCorrupt, fmt::format("/proc/{}/stat is too short", pid));
-        rest.remove_prefix(space + 1);
-    }
-    ProcessId id{pid, 0};
-    std::from_chars(rest.data(), rest.data() + rest.size(), id.start_ticks);
-    return id;
+    return ProcessId{pid, stat.start_ticks};
+}
+
+bool is_ending(const ProcessId& process) {
+    const auto stat = process_stat(process.pid);
+    return !stat || stat->start_ticks != process.start_ticks || stat->state == 'Z' ||
+           stat->state == 'X' || (stat->flags & kExiting) != 0;
 }
 
 bool is_alive(const ProcessId& process) {
@@ -143,11 +168,40 @@ std::vector<std::string> environment_of(const SpawnOptions& options) {
     }
     for (const auto& [name, text] : options.environment)
         environment[name] = text;
+    for (const char* name : {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"})
+        environment.erase(name); // this process's own
+    if (!options.listen_fds.empty()) {
+        std::string names;
+        for (const auto& [name, fd] : options.listen_fds)
+            names += (names.empty() ? "" : ":") + name;
+        environment["LISTEN_FDS"] = std::to_string(options.listen_fds.size());
+        environment["LISTEN_FDNAMES"] = names;
+        environment["LISTEN_PID"] = std::string(kListenPidDigits, ' ');
+    }
     std::vector<std::string> texts;
     texts.reserve(environment.size());
     for (const auto& [name, text] : environment)
         texts.push_back(fmt::format("{}={}", name, text));
     return texts;
+}
+
+void write_listen_pid(char* const* environment, int pid) {
+    const size_t prefix = std::strlen(kListenPid);
+    for (char* const* entry = environment; *entry != nullptr; ++entry) {
+        if (std::strncmp(*entry, kListenPid, prefix) != 0)
+            continue;
+        char digits[kListenPidDigits];
+        size_t count = 0;
+        for (int left = pid; left > 0 && count < sizeof digits; left /= 10)
+            digits[count++] = static_cast<char>('0' + left % 10);
+        char* text = *entry + prefix;
+        if (std::strlen(text) < count)
+            return;
+        for (size_t n = 0; n < count; ++n)
+            text[n] = digits[count - 1 - n];
+        text[count] = '\0';
+        return;
+    }
 }
 
 Result<Process> Process::spawn(const SpawnOptions& options) {
@@ -171,7 +225,10 @@ Result<Process> Process::spawn(const SpawnOptions& options) {
     // before its turn.
     std::vector<UniqueFd> moved;
     std::vector<std::pair<int, int>> fds;
-    for (auto [here, there] : options.inherit_fds) {
+    std::vector<std::pair<int, int>> inherited = options.inherit_fds;
+    for (const auto& [name, here] : options.listen_fds)
+        inherited.emplace_back(here, kListenFdsStart + static_cast<int>(inherited.size()));
+    for (auto [here, there] : inherited) {
         int high = ::fcntl(here, F_DUPFD_CLOEXEC, 200);
         if (high < 0)
             return fail_errno("duplicating a descriptor to inherit");

@@ -23,6 +23,8 @@ struct ProcessId {
 // The identity of a live process; NotFound when there is none, or only a zombie.
 Result<ProcessId> process_id(int pid);
 bool is_alive(const ProcessId& process);
+// It has ended, or the kernel is ending it: its first thread runs none of its code any more.
+bool is_ending(const ProcessId& process);
 
 // The wait status of a child whose end is known but not how (somebody else reaped it): no success,
 // and no status that the kernel gives.
@@ -38,10 +40,22 @@ struct SpawnOptions {
     // of use to anybody else.
     bool ends_with_parent = false;
     std::vector<std::pair<int, int>> inherit_fds; // {descriptor here, number there}, from 3 up
+    // {name, descriptor here}, at 3, 4, ... there, told by LISTEN_FDS, LISTEN_FDNAMES and
+    // LISTEN_PID (sd_listen_fds(3)). Not together with inherit_fds.
+    std::vector<std::pair<std::string, int>> listen_fds{};
 };
 
-// The environment that such a process has, "NAME=TEXT" each.
+inline constexpr int kListenFdsStart = 3;
+inline constexpr const char* kListenPid = "LISTEN_PID=";
+
+// The environment that such a process has, "NAME=TEXT" each. LISTEN_PID is left open: spaces, which
+// the process itself replaces by write_listen_pid(), as nobody else knows its pid before it is
+// there.
 std::vector<std::string> environment_of(const SpawnOptions& options);
+
+// Into the entry of `environment`'s that begins with kListenPid, if there is one. Allocates
+// nothing.
+void write_listen_pid(char* const* environment, int pid);
 
 // A started process. Dropping it neither ends nor waits for the process; its end can be awaited by
 // polling pidfd() for reading. Not thread-safe.

@@ -123,17 +123,69 @@ bool outranks(const PriorityClass& one, const PriorityClass& other, const Policy
            one.value - other.value >= policy.preemption.min_priority_delta;
 }
 
+// A standby is what the other is, but for its name and its devices.
+Status complete_standby(InstanceSpec& one, const Documents& documents) {
+    const std::string field = instance_field(one, "standbyOf");
+    const InstanceSpec* active = documents.find_instance(one.standby_of);
+    if (active == nullptr || active == &one)
+        return refuse(one.origin, one.standby_mark,
+                      field + "no other Instance '" + one.standby_of + "'" +
+                          suggestion(one.standby_of, names_of(documents.instances)));
+    if (!active->standby_of.empty())
+        return refuse(one.origin, one.standby_mark,
+                      field + "'" + active->name + "' is itself a standby of '" +
+                          active->standby_of + "': name that one");
+    for (const InstanceSpec& other : documents.instances)
+        if (&other != &one && other.standby_of == one.standby_of)
+            return refuse(one.origin, one.standby_mark,
+                          field + "'" + one.standby_of + "' has a standby already: '" + other.name +
+                              "' (" + other.origin.text() + ")");
+    if (active->engine.listen.empty() || active->engine.driver != DriverKind::kBerth)
+        return refuse(one.origin, one.standby_mark,
+                      field + "Instance '" + active->name + "' (" + active->origin.text() +
+                          ") has no engine.listen with driver berth: only a socket that berthd "
+                          "holds can be taken over");
+    InstanceSpec made = *active;
+    made.name = one.name;
+    made.standby_of = one.standby_of;
+    made.standby_grant = one.standby_grant;
+    made.origin = one.origin;
+    made.standby_mark = one.standby_mark;
+    if (!one.devices.empty()) {
+        made.devices = one.devices;
+        made.devices_mark = one.devices_mark;
+    }
+    one = std::move(made);
+    return {};
+}
+
+Status check_listen(const InstanceSpec& one, const Documents& documents) {
+    if (one.engine.listen.empty() || one.engine.listen.ends_with(":0") || !one.standby_of.empty())
+        return {};
+    for (const InstanceSpec& other : documents.instances)
+        if (&other != &one && other.standby_of.empty() && other.engine.listen == one.engine.listen)
+            return refuse(one.origin, one.listen_mark,
+                          instance_field(one, "engine.listen") + "'" + one.engine.listen +
+                              "' is the address of Instance '" + other.name + "' too (" +
+                              other.origin.text() + ")");
+    return {};
+}
+
 } // namespace
 
 Status check_documents(Documents& documents) {
     const PolicySpec policy = documents.effective_policy();
     const std::vector<std::string> devices = known_devices(documents);
+    for (InstanceSpec& one : documents.instances)
+        if (!one.standby_of.empty())
+            BERTH_TRY(complete_standby(one, documents));
     for (InstanceSpec& one : documents.instances) {
         if (one.class_name.empty())
             one.class_name = policy.default_class()->name;
         BERTH_TRY(check_names(one, documents, policy));
         BERTH_TRY(check_tenancy(one, policy));
         BERTH_TRY(check_devices(one, devices));
+        BERTH_TRY(check_listen(one, documents));
     }
     return check_policy(policy, documents);
 }
@@ -161,6 +213,10 @@ std::vector<std::string> advice(const Documents& documents) {
     if (rungs.modes.empty() && !rungs.fallback_evict)
         said.push_back(policy.origin.text() +
                        ": preemptMode is empty and fallback is None: nothing is ever preempted");
+    if (policy.sharing.compute == Sharing::kMps)
+        said.push_back(policy.origin.text() +
+                       ": compute: MPS: an engine that dies while the GPU works for it can end the "
+                       "others; Gate knows no such end");
     for (const Trigger& trigger : policy.triggers) {
         const PriorityClass* of = policy.find_class(trigger.class_name);
         if (of != nullptr && trigger.on != TriggerKind::kSchedule && !of->preempts_lower)

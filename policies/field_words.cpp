@@ -177,6 +177,18 @@ const Words kWorkload{
     {"Instance.spec.engine.workingDirectory", "Where it starts; absent: /."},
     {"Instance.spec.engine.startDeadline",
      "How long it may take from its start until it is ready."},
+    {"Instance.spec.engine.listen",
+     "HOST:PORT or unix:/PATH of a socket that the daemon holds and hands to it: while nobody "
+     "serves, connections wait."},
+    {"Instance.spec.engine.journal",
+     "Requests in flight outlive the process; false: prompts never do."},
+    {"Instance.spec.engine.stepDeadline",
+     "A step that takes longer is stuck: its standby takes over."},
+    {"Instance.spec.standbyOf",
+     "The instance that it stands by for; all but devices and standby is as there."},
+    {"Instance.spec.standby", "How it stands by."},
+    {"Instance.spec.standby.grant",
+     "TakeOver: what the other leaves becomes its own; Reserved: it has its own from the start."},
 };
 
 } // namespace

@@ -81,7 +81,7 @@ struct AttachSpec {
     OnChange on_change = OnChange::kReload;     // Reload: as a new set; the old one goes unused
     bool operator==(const AttachSpec&) const = default;
 };
-enum class Sharing { kGate, kTimeSlice };
+enum class Sharing { kGate, kTimeSlice, kMps };
 struct SharingSpec {
     Sharing compute = Sharing::kGate;
     bool batch_share_by_slo = false; // batchShareWhenBusy: SLO

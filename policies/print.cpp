@@ -149,9 +149,7 @@ void print_tail(std::ostream& out, const PolicySpec& policy) {
         << ", onMismatch: " << (policy.attach.on_mismatch == OnMismatch::kDisk ? "Disk" : "Fail")
         << ", onChange: " << (policy.attach.on_change == OnChange::kReload ? "Reload" : "Refuse")
         << "}\n";
-    out << "  sharing: {compute: "
-        << (policy.sharing.compute == Sharing::kGate ? "Gate" : "TimeSlice")
-        << ", batchShareWhenBusy: "
+    out << "  sharing: {compute: " << to_string(policy.sharing.compute) << ", batchShareWhenBusy: "
         << (policy.sharing.batch_share_by_slo
                 ? std::string("SLO")
                 : number(policy.sharing.batch_share_when_busy * 100) + "%")
@@ -210,6 +208,12 @@ void print(std::ostream& out, const SloSpec& slo) {
 
 void print(std::ostream& out, const InstanceSpec& one) {
     head(out, "Instance", one.name);
+    if (!one.standby_of.empty()) { // all else is the other's
+        out << "  standbyOf: " << quoted(one.standby_of)
+            << "\n  standby: {grant: " << to_string(one.standby_grant)
+            << "}\n  devices: " << (one.devices.empty() ? "auto" : list(one.devices)) << "\n";
+        return;
+    }
     if (!one.model.empty())
         out << "  model: " << quoted(one.model) << "\n";
     if (!one.class_name.empty())
@@ -237,6 +241,10 @@ void print(std::ostream& out, const InstanceSpec& one) {
     if (!one.engine.working_directory.empty())
         out << "    workingDirectory: " << quoted(one.engine.working_directory) << "\n";
     out << "    startDeadline: " << duration(one.engine.start_deadline) << "\n";
+    if (!one.engine.listen.empty())
+        out << "    listen: " << quoted(one.engine.listen)
+            << "\n    journal: " << (one.engine.journal ? "true" : "false")
+            << "\n    stepDeadline: " << duration(one.engine.step_deadline) << "\n";
 }
 
 } // namespace

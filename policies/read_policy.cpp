@@ -164,13 +164,15 @@ void read_memory(Fields& fields, MemorySpec& out) {
 }
 
 void read_sharing(Fields& fields, SharingSpec& out) {
-    fields.to_come("compute", "MPS",
-                   "under MPS a fault in one engine ends the others; use Gate or TimeSlice");
-    out.compute = static_cast<Sharing>(fields.word("compute", {"Gate", "TimeSlice"}, 0));
+    out.compute = static_cast<Sharing>(fields.word("compute", {"Gate", "TimeSlice", "MPS"}, 0));
     const std::optional<double> share =
         fields.percentage_or("batchShareWhenBusy", out.batch_share_when_busy, "SLO");
     out.batch_share_by_slo = !share;
     out.batch_share_when_busy = share.value_or(0);
+    if (out.compute == Sharing::kMps && out.batch_share_when_busy < 0.01)
+        fields.refuse("batchShareWhenBusy",
+                      "under compute: MPS it is the share of the GPU's multiprocessors that "
+                      "preemptible classes are started with, a percentage from 1% to 100%");
 }
 
 void read_tenant(Fields& fields, PolicySpec& policy) {

@@ -65,9 +65,29 @@ void read_slo(Fields& fields, InstanceSpec& out) {
     out.slo = slo;
 }
 
+// A socket that outlives the engine.
+void read_listen(Fields& engine, InstanceSpec& out) {
+    out.listen_mark = engine.mark_of("listen");
+    EngineSpec& its = out.engine;
+    its.listen = engine.text("listen", "");
+    its.journal = engine.boolean("journal", true);
+    its.step_deadline = engine.duration_above_0("stepDeadline", its.step_deadline);
+    if (its.listen.empty() && (engine.has("journal") || engine.has("stepDeadline")))
+        engine.refuse(engine.has("journal") ? "journal" : "stepDeadline",
+                      "needs listen: the address of a socket that outlives the engine");
+    if (its.listen.starts_with("unix:")) {
+        if (!its.listen.substr(5).starts_with('/'))
+            engine.refuse("listen", "a Unix socket's path begins with '/', found '" +
+                                        its.listen.substr(5) + "'");
+    } else if (!its.listen.empty()) {
+        if (const auto parsed = listen_address(its.listen); !parsed)
+            engine.refuse("listen", parsed.error().message + ", or unix:/PATH");
+    }
+}
+
 void read_engine(Fields& spec, InstanceSpec& out, const std::string& folder) {
     const char* hint = "say what to run: engine: {driver: berth, command: [...]}";
-    spec.needed_map("engine", hint, [&](Fields& engine) {
+    const auto read = [&](Fields& engine) {
         for (const char* driver : {"vllm", "sglang"})
             engine.to_come("driver", driver,
                            "use berth, or process for a program that does not link libberth");
@@ -88,7 +108,32 @@ void read_engine(Fields& spec, InstanceSpec& out, const std::string& folder) {
         out.engine.working_directory = resolve_path(engine.text("workingDirectory", "/"), folder);
         out.engine.start_deadline =
             engine.duration_above_0("startDeadline", out.engine.start_deadline);
+        read_listen(engine, out);
+    };
+    // A schema lets it be absent, as a standby has none of its own.
+    if (spec.has("standbyOf"))
+        spec.map("engine", read);
+    else
+        spec.needed_map("engine", hint, read);
+}
+
+// What a standby has of its own; all else is the other's (check_documents).
+void read_standby(Fields& spec, InstanceSpec& out) {
+    out.standby_mark = spec.mark_of("standbyOf");
+    out.standby_of = spec.text("standbyOf", "");
+    spec.map("standby", [&out](Fields& standby) {
+        out.standby_grant =
+            static_cast<StandbyGrant>(standby.word("grant", {"TakeOver", "Reserved"}, 0));
     });
+    if (out.standby_of.empty() && spec.has("standby"))
+        spec.refuse("standby", "needs standbyOf: the instance that it stands by for");
+    if (out.standby_of.empty())
+        return;
+    for (const char* field : {"model", "priorityClassName", "tenant", "deviceCount", "resources",
+                              "slo", "restart", "engine"})
+        if (spec.has(field))
+            spec.refuse(field, "a standby takes it from '" + out.standby_of +
+                                   "'; only devices and standby are its own");
 }
 
 } // namespace
@@ -123,7 +168,8 @@ InstanceSpec read_instance(Fields& spec, const std::string& folder) {
     out.restart =
         static_cast<RestartPolicy>(spec.word("restart", {"Always", "OnFailure", "Never"}, 1));
     read_engine(spec, out, folder);
-    if (out.engine.driver == DriverKind::kBerth) {
+    read_standby(spec, out);
+    if (out.standby_of.empty() && out.engine.driver == DriverKind::kBerth) {
         if (out.model.empty())
             spec.refuse("model", "missing; an engine with driver berth needs a Model's name");
         if (out.memory_limit_bytes == 0)

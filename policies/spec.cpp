@@ -81,6 +81,8 @@ std::string process_digest(const InstanceSpec& instance, const ModelSpec* model)
         part("word " + word);
     part(instance.engine.user);
     part(instance.engine.working_directory);
+    if (!instance.engine.listen.empty())
+        part("listen " + instance.engine.listen + (instance.engine.journal ? " journal" : ""));
     for (const auto& [name, value] : instance.engine.environment)
         part(fmt::format("{}={}", name, value));
     return sha256_hex(text).substr(0, 16);
@@ -126,6 +128,22 @@ std::string_view to_string(RestartPolicy policy) {
         return "Never";
     }
     return "";
+}
+
+std::string_view to_string(Sharing sharing) {
+    switch (sharing) {
+    case Sharing::kGate:
+        return "Gate";
+    case Sharing::kTimeSlice:
+        return "TimeSlice";
+    case Sharing::kMps:
+        return "MPS";
+    }
+    return "";
+}
+
+std::string_view to_string(StandbyGrant grant) {
+    return grant == StandbyGrant::kTakeOver ? "TakeOver" : "Reserved";
 }
 
 std::string_view to_string(KvOnOffload kv) {

@@ -29,6 +29,8 @@ std::string_view to_string(PolicyMode mode);      // "Enforce", ...
 std::string_view to_string(Rung rung);            // "Pause", "Shrink", "Offload", "Evict"
 std::string_view to_string(DriverKind driver);    // "berth", "process"
 std::string_view to_string(RestartPolicy policy); // "Always", ...
+std::string_view to_string(Sharing sharing);      // "Gate", "TimeSlice", "MPS"
+std::string_view to_string(StandbyGrant grant);   // "TakeOver", "Reserved"
 std::string_view to_string(KvOnOffload kv);       // "Auto", "Save", "Drop"
 Result<Rung> rung_from(std::string_view name);    // InvalidArgument with the known names
 

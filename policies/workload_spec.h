@@ -27,6 +27,9 @@ struct ModelSpec {
 
 enum class DriverKind { kBerth, kProcess }; // kProcess: any program, without a session
 enum class RestartPolicy { kAlways, kOnFailure, kNever };
+// Where a standby's memory comes from when it takes over: the one before leaves it, or it has its
+// own from the start.
+enum class StandbyGrant { kTakeOver, kReserved };
 struct SloSpec {
     Nanoseconds ttft{0};
     Nanoseconds tpot{0};
@@ -40,6 +43,10 @@ struct EngineSpec {
     std::map<std::string, std::string> environment;
     std::string working_directory = "/";
     Nanoseconds start_deadline = std::chrono::seconds(120); // from start to Ready
+    // The socket that berthd holds for it, "HOST:PORT" or "unix:/PATH"; empty: none.
+    std::string listen;
+    bool journal = true; // requests in flight outlive the process (with `listen`, driver berth)
+    Nanoseconds step_deadline = std::chrono::seconds(10); // a longer step: it is stuck
     bool operator==(const EngineSpec&) const = default;
 };
 struct InstanceSpec {
@@ -53,9 +60,12 @@ struct InstanceSpec {
     uint64_t memory_limit_bytes = 0;   // default: the request
     std::optional<SloSpec> slo;
     RestartPolicy restart = RestartPolicy::kOnFailure;
+    // Not empty: it stands by for that instance, and is in all else what that one is.
+    std::string standby_of;
+    StandbyGrant standby_grant = StandbyGrant::kTakeOver;
     EngineSpec engine;
     Origin origin;
-    Mark model_mark, class_mark, tenant_mark, devices_mark, memory_mark;
+    Mark model_mark, class_mark, tenant_mark, devices_mark, memory_mark, standby_mark, listen_mark;
     bool operator==(const InstanceSpec&) const = default;
 };
 // Changes exactly when a running process no longer is what the spec says (model, devices, engine):

@@ -60,8 +60,12 @@ class Connection::RequestPeer : public Peer {
 // The streaming handler's side of one answer.
 class AnswerStream : public ResponseStream {
   public:
-    AnswerStream(std::shared_ptr<Connection> connection, Connection::Head head)
-        : connection_(std::move(connection)), head_(std::move(head)) {}
+    // `started`: by a process before this one.
+    AnswerStream(std::shared_ptr<Connection> connection, Connection::Head head, bool started)
+        : connection_(std::move(connection)), head_(std::move(head)), started_(started) {
+        if (started && head_.is_http_1_0)
+            connection_->keep_alive_ = false;
+    }
 
     asio::awaitable<Status> respond(Response response) override {
         if (started_)
@@ -84,7 +88,7 @@ class AnswerStream : public ResponseStream {
         else
             text += "Transfer-Encoding: chunked\r\n";
         text += connection_->keep_alive_ ? "\r\n" : "Connection: close\r\n\r\n";
-        co_return co_await connection_->write_all(std::move(text));
+        co_return co_await connection_->write_all(std::move(text), Phase::kAnswering);
     }
 
     asio::awaitable<Status> write(std::string chunk) override {
@@ -92,12 +96,12 @@ class AnswerStream : public ResponseStream {
             co_return Status{};
         if (!head_.is_http_1_0)
             chunk = fmt::format("{:x}\r\n{}\r\n", chunk.size(), chunk);
-        co_return co_await connection_->write_all(std::move(chunk));
+        co_return co_await connection_->write_all(std::move(chunk), Phase::kAnswering);
     }
 
     asio::awaitable<void> finish() {
         if (started_ && !whole_ && !head_.is_http_1_0 && !head_.is_head)
-            (void)co_await connection_->write_all("0\r\n\r\n");
+            (void)co_await connection_->write_all("0\r\n\r\n", Phase::kAnswered);
     }
 
     bool started() const override { return started_; }
@@ -110,17 +114,26 @@ class AnswerStream : public ResponseStream {
 };
 
 Connection::Connection(Socket socket, std::shared_ptr<asio::ssl::context> tls,
-                       std::shared_ptr<Setting> setting, RemoteEnd remote)
+                       std::shared_ptr<Setting> setting, RemoteEnd remote,
+                       std::shared_ptr<KeptConnection> kept)
     : tls_(std::move(tls)), stream_(std::move(socket), tls_.get()), setting_(std::move(setting)),
       remote_(std::move(remote)), timer_(stream_.get_executor()),
-      look_again_(stream_.get_executor()) {}
+      look_again_(stream_.get_executor()), kept_(std::move(kept)) {}
 
 void Connection::close() {
+    if (left_)
+        return;
     boost::system::error_code ignored;
+    if (kept_)
+        kept_->end();
     timer_.cancel();
     look_again_.cancel();
     stream_.socket().shutdown(Socket::shutdown_both, ignored);
     stream_.socket().close(ignored);
+    end_waiting();
+}
+
+void Connection::end_waiting() {
     if (peer_)
         peer_->mark_closed();
 }
@@ -152,7 +165,7 @@ bool Connection::disarm() {
 
 // After a failure nothing is written any more: Asio would wait for the socket to become writable,
 // which one without a peer never does again.
-asio::awaitable<Status> Connection::write_all(std::string bytes) {
+asio::awaitable<Status> Connection::send_all(std::string bytes) {
     if (write_failed_)
         co_return fail(ErrorCode::kUnavailable, "the peer is gone");
     arm(setting_->limits.write_max, Direction::kWriting);
@@ -179,16 +192,25 @@ asio::awaitable<bool> Connection::greet() {
 
 // Most connections are idle most of the time: meanwhile each keeps a small buffer alone.
 asio::awaitable<bool> Connection::wait_first_byte() {
-    if (buffer_.size() > 0)
+    if (buffer_.size() > 0 || (is_kept() && !kept_->inbound().empty()))
         co_return true;
     buffer_.shrink_to_fit();
     const ServerLimits& limits = setting_->limits;
     arm(requests_ == 0 ? std::min(limits.idle_max, limits.header_max) : limits.idle_max,
         Direction::kReading);
-    auto [error, got] = co_await stream_.async_read_some(buffer_.prepare(kIdleBytes), kTuple);
+    const std::shared_ptr<KeptConnection> kept = is_kept() ? kept_ : nullptr;
+    asio::mutable_buffer room;
+    if (kept)
+        room = asio::mutable_buffer(kept->room().data(), kept->room().size());
+    else
+        room = buffer_.prepare(kIdleBytes);
+    auto [error, got] = co_await stream_.async_read_some(room, kTuple);
     disarm();
-    buffer_.commit(got);
-    co_return !error && got > 0;
+    if (kept)
+        kept->received(got);
+    else
+        buffer_.commit(got);
+    co_return !error && got > 0 && !left_;
 }
 
 // While a handler works nobody reads the socket; a peer that closes makes it readable with no
@@ -240,7 +262,7 @@ asio::awaitable<void> Connection::answer(Response response, Head head) {
     text += "\r\n";
     if (!head.is_head && !bodiless)
         text += response.body;
-    (void)co_await write_all(std::move(text));
+    (void)co_await write_all(std::move(text), Phase::kAnswered);
 }
 
 asio::awaitable<void> Connection::handle(Request request, Head head) {
@@ -266,8 +288,10 @@ asio::awaitable<void> Connection::handle(Request request, Head head) {
     request.params = std::move(match.params);
     peer_ = std::make_shared<RequestPeer>();
     request.peer = peer_;
+    request.kept = is_kept() ? kept_ : nullptr;
     watch_peer();
-    auto stream = std::make_shared<AnswerStream>(shared_from_this(), head);
+    const bool started = is_kept() && kept_->resumes() && kept_->phase() == Phase::kAnswering;
+    auto stream = std::make_shared<AnswerStream>(shared_from_this(), head, started);
     // However the handler ends, its callbacks must not be called any more.
     struct EndPeer {
         std::shared_ptr<RequestPeer> peer;
@@ -311,13 +335,24 @@ asio::awaitable<void> Connection::serve() {
         close();
         co_return;
     }
-    while (keep_alive_ && stream_.socket().is_open()) {
+    co_await serve_requests();
+    if (stream_.is_tls() && !write_failed_) {
+        arm(kGoodbye, Direction::kWriting);
+        co_await stream_.say_goodbye();
+        disarm();
+    }
+    close();
+}
+
+asio::awaitable<void> Connection::serve_requests() {
+    while (keep_alive_ && !left_ && stream_.socket().is_open()) {
+        settle_kept();
         if (!co_await wait_first_byte())
             break;
         co_await setting_->turnstile.pass(); // reading and parsing count too
         Head head;
         std::optional<Request> request = co_await read_request(&head);
-        if (!request)
+        if (!request || left_)
             break;
         if (head.refusal) {
             keep_alive_ = false;
@@ -326,14 +361,14 @@ asio::awaitable<void> Connection::serve() {
             break;
         }
         keep_alive_ = head.keep_alive && ++requests_ < setting_->limits.requests_max;
+        answering_ = true;
         co_await handle(std::move(*request), head);
+        answering_ = false;
+        if (kept_ && !write_failed_)
+            kept_->end_request();
+        if (draining_ && keep_alive_)
+            leave();
     }
-    if (stream_.is_tls() && !write_failed_) {
-        arm(kGoodbye, Direction::kWriting);
-        co_await stream_.say_goodbye();
-        disarm();
-    }
-    close();
 }
 
 asio::awaitable<void> Connection::turn_away(Error why, std::chrono::milliseconds patience) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/http/keeping.h"
 #include "base/http/server.h"
 #include "base/http/stream.h"
 #include "base/http/turnstile.h"
@@ -8,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/message.hpp>
+#include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
 #include <functional>
@@ -31,15 +33,26 @@ class Connection : public std::enable_shared_from_this<Connection> {
         std::shared_ptr<const Router> router;
         ServerLimits limits;
         Turnstile turnstile;
+        std::shared_ptr<Keeping> keeping; // null: connections end with this process
     };
+    // `kept`: its place in the journal, if it has one already.
     Connection(Socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
-               std::shared_ptr<Setting> setting, RemoteEnd remote);
+               std::shared_ptr<Setting> setting, RemoteEnd remote,
+               std::shared_ptr<KeptConnection> kept = {});
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+    ~Connection();
     boost::asio::awaitable<void> serve();
+    // Goes on with a connection that another process has left in the journal.
+    boost::asio::awaitable<void> go_on();
     // Answers 503 and the reason, and ends. Up to `patience` it waits for the request, which is not
     // looked at: a peer that still writes when its connection ends may not read what it was told.
     boost::asio::awaitable<void> turn_away(Error why, std::chrono::milliseconds patience);
     // Ends whatever is under way.
     void close();
+    // If it is kept: leaves it to a successor once its request is over; or at once, as it is.
+    void drain();
+    void leave();
 
   private:
     friend class AnswerStream;
@@ -53,17 +66,34 @@ class Connection : public std::enable_shared_from_this<Connection> {
     };
 
     enum class Direction { kReading, kWriting };
+    using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+    struct Read {
+        boost::system::error_code error;
+        bool late = false;
+        bool too_many_fields = false;
+    };
     void arm(std::chrono::milliseconds limit, Direction direction);
     bool disarm(); // whether the limit had passed
     boost::asio::awaitable<bool> greet();
     boost::asio::awaitable<bool> wait_first_byte();
+    boost::asio::awaitable<void> serve_requests();
     boost::asio::awaitable<std::optional<Request>> read_request(Head* head);
+    boost::asio::awaitable<Read> read_plain(Parser* parser);
+    boost::asio::awaitable<Read> read_kept(Parser* parser);
+    boost::asio::awaitable<boost::system::error_code> feed(Parser* parser, size_t* at);
+    bool overflows(const boost::system::error_code& error, size_t at);
+    boost::asio::awaitable<void> say_continue();
+    bool too_many_fields(const Parser& parser) const;
+    bool is_kept() const { return kept_ && kept_->active(); }
+    void settle_kept();
     boost::asio::awaitable<void> handle(Request request, Head head);
     boost::asio::awaitable<void> answer(Response response, Head head);
-    boost::asio::awaitable<Status> write_all(std::string bytes);
+    boost::asio::awaitable<Status> write_all(std::string bytes, Phase phase);
+    boost::asio::awaitable<Status> send_all(std::string bytes);
     Request request_of(boost::beast::http::request<boost::beast::http::string_body>& message);
     void watch_peer();
     void look_at_peer();
+    void end_waiting(); // nobody waits for the answer any more
 
     std::shared_ptr<boost::asio::ssl::context> tls_; // outlives the stream
     Stream stream_;
@@ -78,6 +108,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     boost::asio::steady_timer look_again_;
     boost::beast::flat_buffer buffer_;
     std::shared_ptr<RequestPeer> peer_;
+    std::shared_ptr<KeptConnection> kept_;
+    bool answering_ = false; // a handler works
+    bool draining_ = false;
+    bool left_ = false;
 };
 
 } // namespace berth::http

@@ -20,6 +20,7 @@ namespace beast = boost::beast;
 namespace {
 
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 } // namespace
 
@@ -38,26 +39,45 @@ Request Connection::request_of(beast::http::request<beast::http::string_body>& m
     return request;
 }
 
+bool Connection::too_many_fields(const Parser& parser) const {
+    const auto& message = parser.get();
+    return static_cast<size_t>(std::distance(message.begin(), message.end())) >
+           setting_->limits.headers_max;
+}
+
+asio::awaitable<Connection::Read> Connection::read_plain(Parser* parser) {
+    const ServerLimits& limits = setting_->limits;
+    Read read;
+    size_t got = 0;
+    arm(std::min(limits.header_max, limits.request_max), Direction::kReading);
+    std::tie(read.error, got) =
+        co_await beast::http::async_read_header(stream_, buffer_, *parser, kTuple);
+    read.late = disarm();
+    read.too_many_fields = !read.error && too_many_fields(*parser);
+    if (read.error || read.too_many_fields || parser->is_done())
+        co_return read;
+    arm(limits.request_max, Direction::kReading);
+    if (beast::iequals(parser->get()[beast::http::field::expect], "100-continue")) {
+        std::string go_on(kContinue);
+        (void)co_await asio::async_write(stream_, asio::buffer(go_on), kTuple);
+    }
+    std::tie(read.error, got) = co_await beast::http::async_read(stream_, buffer_, *parser, kTuple);
+    read.late = disarm();
+    co_return read;
+}
+
 asio::awaitable<std::optional<Request>> Connection::read_request(Head* head) {
     const ServerLimits& limits = setting_->limits;
-    beast::http::request_parser<beast::http::string_body> parser;
+    Parser parser;
     parser.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
     parser.body_limit(limits.body_bytes_max);
-    arm(std::min(limits.header_max, limits.request_max), Direction::kReading);
-    auto [error, got] = co_await beast::http::async_read_header(stream_, buffer_, parser, kTuple);
-    bool late = disarm();
+    Read read;
+    if (is_kept())
+        read = co_await read_kept(&parser);
+    else
+        read = co_await read_plain(&parser);
+    const boost::system::error_code error = read.error;
     const auto& message = parser.get();
-    auto fields = static_cast<size_t>(std::distance(message.begin(), message.end()));
-    bool too_many = !error && fields > limits.headers_max;
-    if (!error && !too_many && !parser.is_done()) {
-        arm(limits.request_max, Direction::kReading);
-        if (beast::iequals(message[beast::http::field::expect], "100-continue")) {
-            std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-            (void)co_await asio::async_write(stream_, asio::buffer(go_on), kTuple);
-        }
-        std::tie(error, got) = co_await beast::http::async_read(stream_, buffer_, parser, kTuple);
-        late = disarm();
-    }
     auto refuse = [&](int status, ErrorCode code, std::string why) {
         head->keep_alive = false;
         head->refusal = error_response(Error{code, std::move(why), {}, 0}, status);
@@ -65,12 +85,12 @@ asio::awaitable<std::optional<Request>> Connection::read_request(Head* head) {
     head->is_http_1_0 = message.version() == 10;
     head->is_head = message.method() == beast::http::verb::head;
     head->keep_alive = message.keep_alive();
-    if (late)
+    if (read.late)
         refuse(408, ErrorCode::kDeadlineExceeded, "the request took too long to arrive");
-    else if (too_many)
+    else if (read.too_many_fields)
         refuse(431, ErrorCode::kInvalidArgument,
-               fmt::format("the header has {} fields; {} at most are read", fields,
-                           limits.headers_max));
+               fmt::format("the header has {} fields; {} at most are read",
+                           std::distance(message.begin(), message.end()), limits.headers_max));
     else if (error == beast::http::error::header_limit ||
              error == beast::http::error::buffer_overflow)
         refuse(431, ErrorCode::kInvalidArgument,

@@ -18,6 +18,8 @@
 // HTTP/1.1 messages as plain values, for the server, the client and the handlers. No Beast here.
 namespace berth::http {
 
+class KeptConnection;
+
 // Header fields in the order they were added. Names compare without regard to case.
 class Headers {
   public:
@@ -60,6 +62,9 @@ struct Request {
     std::optional<PeerCredentials> credentials; // Unix sockets only
     std::string address;                        // TCP only: "127.0.0.1:40312"
     std::shared_ptr<Peer> peer;                 // never null within a handler
+    // What a successor of this process would go on with (keeping.h); null: the connection is not
+    // kept. Streaming handlers that note nothing in it are cut when the process ends.
+    std::shared_ptr<KeptConnection> kept;
 };
 
 struct Response {

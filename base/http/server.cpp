@@ -3,9 +3,10 @@
 
 #include "base/descriptors.h"
 #include "base/http/connection.h"
+#include "base/http/sockets.h"
 #include "base/http/task_group.h"
+#include "base/listen_socket.h"
 #include "base/log.h"
-#include "base/unix_address.h"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/basic_socket_acceptor.hpp>
@@ -14,15 +15,11 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <list>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include <unordered_map>
 
@@ -41,48 +38,7 @@ constexpr auto kPatience = std::chrono::milliseconds(500);
 constexpr auto kNoPatience = std::chrono::milliseconds(0);
 // Before what else waits for the loop gets its turn.
 constexpr size_t kRequestsPerTurn = 8;
-
-Result<UniqueFd> bind_and_listen(int family, const sockaddr* address, socklen_t size,
-                                 const std::string& what) {
-    UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd)
-        return fail_errno("socket");
-    int on = 1;
-    if (family != AF_UNIX)
-        ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (::bind(fd.get(), address, size) != 0)
-        return fail_errno(fmt::format("binding {}", what));
-    if (::listen(fd.get(), 256) != 0)
-        return fail_errno(fmt::format("listening at {}", what));
-    return fd;
-}
-
-// "127.0.0.1:40312"; empty when it cannot be told.
-std::string numeric_address(int socket) {
-    sockaddr_storage peer{};
-    socklen_t size = sizeof peer;
-    char host[64] = {};
-    char port[16] = {};
-    if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) != 0 ||
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&peer), size, host, sizeof host, port,
-                      sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-        return {};
-    return peer.ss_family == AF_INET6 ? fmt::format("[{}]:{}", host, port)
-                                      : fmt::format("{}:{}", host, port);
-}
-
-bool is_loopback(const sockaddr* address) {
-    if (address->sa_family == AF_INET)
-        return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
-    return address->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-}
-
-bool somebody_listens(const sockaddr_un& address) {
-    UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    return fd &&
-           ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-}
+constexpr size_t kAcceptsPerTurn = 16;
 
 } // namespace
 
@@ -91,7 +47,7 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
     Core(asio::io_context& context, Router router, ServerLimits limits)
         : context_(context), setting_(std::make_shared<Connection::Setting>(
                                  std::make_shared<const Router>(std::move(router)), limits,
-                                 Turnstile(context, kRequestsPerTurn))),
+                                 Turnstile(context, kRequestsPerTurn), nullptr)),
           tasks_(context) {}
 
     Status listen(UniqueFd fd, int family, std::shared_ptr<asio::ssl::context> tls = {}) {
@@ -108,12 +64,32 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
         return {};
     }
 
-    void stop() {
-        for (const auto& listener : listeners_) {
-            boost::system::error_code ignored;
-            listener->acceptor.close(ignored);
+    // What another process has left goes on, then the socket is answered.
+    Status take_over(UniqueFd fd, int family, std::shared_ptr<Keeping> keeping) {
+        setting_->keeping = std::move(keeping);
+        if (setting_->keeping) {
+            for (Keeping::TakenOver& one : setting_->keeping->take_over())
+                go_on(std::move(one));
         }
-        listeners_.clear();
+        return listen(std::move(fd), family);
+    }
+
+    void drain() {
+        close_listeners();
+        if (setting_->keeping)
+            setting_->keeping->begin_leaving();
+        for (const std::shared_ptr<Connection>& connection : connections_now())
+            connection->drain();
+    }
+
+    void leave() {
+        drain();
+        for (const std::shared_ptr<Connection>& connection : connections_now())
+            connection->leave();
+    }
+
+    void stop() {
+        close_listeners();
         for (const std::string& path : unix_paths_)
             ::unlink(path.c_str());
         unix_paths_.clear();
@@ -135,10 +111,49 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
         Acceptor acceptor;
         int family;
         std::shared_ptr<asio::ssl::context> tls;
+        bool is_kept() const { return family != AF_UNIX && !tls; }
     };
+
+    void close_listeners() {
+        for (const auto& listener : listeners_) {
+            boost::system::error_code ignored;
+            listener->acceptor.close(ignored);
+        }
+        listeners_.clear();
+    }
+
+    std::vector<std::shared_ptr<Connection>> connections_now() const {
+        std::vector<std::shared_ptr<Connection>> all;
+        for (const auto& [key, weak] : open_)
+            if (auto connection = weak.lock())
+                all.push_back(std::move(connection));
+        return all;
+    }
+
+    void go_on(Keeping::TakenOver one) {
+        Socket socket(context_);
+        boost::system::error_code error;
+        const int family = family_of(one.socket.get()).value_or(AF_INET);
+        socket.assign(asio::generic::stream_protocol(family, 0), one.socket.get(), error);
+        if (error) {
+            log::warn("a connection cannot be taken over: {}", error.message());
+            one.kept->end();
+            return;
+        }
+        (void)one.socket.release();
+        open(std::move(socket), family, nullptr, std::move(one.kept), /*is_new=*/false);
+    }
 
     static asio::awaitable<void> accept(std::shared_ptr<Core> self,
                                         std::shared_ptr<Listener> listener) {
+        while (self->setting_->keeping && listener->is_kept()) {
+            auto [error] = co_await listener->acceptor.async_wait(
+                Acceptor::wait_read, asio::as_tuple(asio::use_awaitable));
+            if (!listener->acceptor.is_open() || error == asio::error::operation_aborted)
+                co_return;
+            if (!self->accept_kept(*listener))
+                break;
+        }
         for (;;) {
             auto [error, socket] =
                 co_await listener->acceptor.async_accept(asio::as_tuple(asio::use_awaitable));
@@ -159,11 +174,16 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
 
     void take_in(Socket socket, const Listener& listener) {
         // Asio accepts without close-on-exec; spawning happens on this same thread.
+        ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+        open(std::move(socket), listener.family, listener.tls, nullptr, /*is_new=*/true);
+    }
+
+    void open(Socket socket, int family, std::shared_ptr<asio::ssl::context> tls,
+              std::shared_ptr<KeptConnection> kept, bool is_new) {
         int number = socket.native_handle();
-        ::fcntl(number, F_SETFD, FD_CLOEXEC);
         RemoteEnd remote;
         std::string peer; // who it counts for
-        if (listener.family == AF_UNIX) {
+        if (family == AF_UNIX) {
             if (auto known = peer_credentials(number)) {
                 peer = fmt::format("user {}", known->uid);
                 remote.credentials = std::move(*known);
@@ -174,11 +194,11 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
             remote.address = numeric_address(number);
             peer = "address " + remote.address.substr(0, remote.address.rfind(':'));
         }
-        auto connection = std::make_shared<Connection>(std::move(socket), listener.tls, setting_,
-                                                       std::move(remote));
+        auto connection = std::make_shared<Connection>(std::move(socket), std::move(tls), setting_,
+                                                       std::move(remote), std::move(kept));
         open_[connection.get()] = connection;
         tasks_.start("http connection",
-                     serve(shared_from_this(), connection, std::move(peer), number));
+                     serve(shared_from_this(), connection, std::move(peer), number, is_new));
     }
 
     // What a connection counts towards, for as long as it is open.
@@ -207,8 +227,12 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
 
     static asio::awaitable<void> serve(std::shared_ptr<Core> self,
                                        std::shared_ptr<Connection> connection, std::string peer,
-                                       int fd) {
+                                       int fd, bool is_new) {
         Counted counted(self, connection.get(), peer);
+        if (!is_new) { // it was let in by another process
+            co_await connection->go_on();
+            co_return;
+        }
         const ServerLimits& limits = self->setting_->limits;
         size_t per_peer = limits.connections_per_peer_max;
         std::optional<Error> refusal;
@@ -245,6 +269,27 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
         told_ = now;
         log::warn("connections refused count={} open={}: {}", std::exchange(refused_, 0),
                   connection_count_, why.message);
+    }
+
+    // Between accept() and parking nobody but this process has the connection: as little as
+    // possible lies between. False: for want of descriptors; the ordinary way tells why.
+    bool accept_kept(Listener& listener) {
+        for (size_t i = 0; i < kAcceptsPerTurn; ++i) {
+            std::shared_ptr<KeptConnection> place = setting_->keeping->reserve();
+            const int number = ::accept4(listener.acceptor.native_handle(), nullptr, nullptr,
+                                         SOCK_CLOEXEC | SOCK_NONBLOCK);
+            if (number >= 0 && place && !setting_->keeping->park(number, *place))
+                place.reset();
+            if (number < 0) {
+                const int why = errno;
+                if (place)
+                    place->end();
+                return why != EMFILE && why != ENFILE && why != ENOBUFS && why != ENOMEM;
+            }
+            Socket socket(context_, asio::generic::stream_protocol(listener.family, 0), number);
+            open(std::move(socket), listener.family, nullptr, std::move(place), /*is_new=*/true);
+        }
+        return true;
     }
 
     // Not one descriptor is left: the spare one lets the peer in for as long as it takes to send it
@@ -293,16 +338,25 @@ Server::~Server() {
     stop();
 }
 
+Result<std::string> Server::take_over(UniqueFd socket, std::shared_ptr<Keeping> keeping) {
+    BERTH_ASSIGN(const int family, family_of(socket.get()));
+    if (::fcntl(socket.get(), F_SETFL, O_NONBLOCK) != 0)
+        return fail_errno("the socket to answer");
+    BERTH_ASSIGN(std::string endpoint, socket_endpoint(socket.get()));
+    BERTH_TRY(core_->take_over(std::move(socket), family, std::move(keeping)));
+    return endpoint;
+}
+
+void Server::drain() {
+    core_->drain();
+}
+
+void Server::leave() {
+    core_->leave();
+}
+
 Status Server::listen_unix(const std::string& path, int mode) {
-    BERTH_ASSIGN(sockaddr_un address, unix_address(path));
-    if (somebody_listens(address))
-        return fail(ErrorCode::kAlreadyExists,
-                    fmt::format("{}: another process is listening there", path));
-    ::unlink(path.c_str());
-    BERTH_ASSIGN(UniqueFd fd, bind_and_listen(AF_UNIX, reinterpret_cast<sockaddr*>(&address),
-                                              sizeof address, path));
-    if (::chmod(path.c_str(), static_cast<mode_t>(mode)) != 0)
-        return fail_errno(path);
+    BERTH_ASSIGN(UniqueFd fd, listen_on_unix(path, mode));
     core_->remember_path(path);
     return core_->listen(std::move(fd), AF_UNIX);
 }
@@ -313,31 +367,20 @@ Result<uint16_t> Server::listen_tcp(const std::string& host, uint16_t port,
     if (options.tls) {
         BERTH_ASSIGN(tls, tls_context(*options.tls));
     }
-    addrinfo hints{};
-    hints.ai_family = AF_UNSPEC;
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-    addrinfo* found = nullptr;
-    std::string what = fmt::format("{}:{}", host, port);
-    if (int rc = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); rc != 0)
-        return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", what, ::gai_strerror(rc)));
-    std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
-    if (options.loopback_only && !is_loopback(found->ai_addr))
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("{}: this name leads to an address that is not this machine's own "
-                                "(loopback)",
-                                what));
-    BERTH_ASSIGN(UniqueFd fd,
-                 bind_and_listen(found->ai_family, found->ai_addr, found->ai_addrlen, what));
+    BERTH_ASSIGN(UniqueFd fd, listen_on_tcp(host, port));
     sockaddr_storage bound{};
     socklen_t size = sizeof bound;
     if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0)
-        return fail_errno(what);
+        return fail_errno(host);
+    if (options.loopback_only && !is_loopback(reinterpret_cast<sockaddr*>(&bound)))
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("{}:{}: this name leads to an address that is not this machine's "
+                                "own (loopback)",
+                                host, port));
     uint16_t chosen = bound.ss_family == AF_INET6
                           ? ntohs(reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port)
                           : ntohs(reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
-    int family = found->ai_family;
-    BERTH_TRY(core_->listen(std::move(fd), family, std::move(tls)));
+    BERTH_TRY(core_->listen(std::move(fd), bound.ss_family, std::move(tls)));
     return chosen;
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/http/router.h"
-#include "base/result.h"
+#include "base/unique_fd.h"
 
 #include <chrono>
 #include <cstddef>
@@ -16,6 +16,8 @@ class io_context;
 }
 
 namespace berth::http {
+
+class Keeping;
 
 struct ServerLimits {
     size_t header_bytes_max = size_t{16} << 10; // beyond it: 431
@@ -60,6 +62,16 @@ class Server {
     // Port 0: the system chooses. Returns the port.
     Result<uint16_t> listen_tcp(const std::string& host, uint16_t port,
                                 const TcpOptions& options = {});
+
+    // Goes on with a socket that somebody else has bound and listens at; returns where:
+    // "http://127.0.0.1:8000" or "unix:/path". With `keeping`, which was claimed, its connections
+    // outlive this process, and those that an earlier one left are gone on with.
+    Result<std::string> take_over(UniqueFd socket, std::shared_ptr<Keeping> keeping);
+    // Accepts nothing more, and leaves each kept connection to a successor once its request is
+    // over: at once where none is under way.
+    void drain();
+    // Leaves all kept connections to a successor as they are. Others go on until stop().
+    void leave();
 
     // Closes the listeners (and removes the Unix sockets' files) and every connection; whatever
     // handlers await is cancelled. Idempotent. The coroutines end in the io_context's next turns.

@@ -16,7 +16,8 @@ typedef enum berth_command_kind {
     BERTH_STOP = 4,    /* finish or record what is under way within grace_ms, then end */
     BERTH_SHRINK = 5,  /* give the grant back from its top down to grant_bytes, go on with less;
                         * drop_kv as in Offload; since 102 */
-    BERTH_GROW = 6     /* grow to grant_bytes and use it at once; since 102 */
+    BERTH_GROW = 6,    /* grow to grant_bytes and use it at once; since 102 */
+    BERTH_SERVE = 7    /* a standby: answer the inherited socket from now on; since 104 */
 } berth_command_kind;
 
 typedef struct berth_command {
@@ -25,8 +26,11 @@ typedef struct berth_command {
     berth_command_kind kind;
     uint64_t grant_bytes;
     int64_t grace_ms;
-    int drop_kv; /* Offload: not 0 when KV must not be saved */
-    int canary;  /* Restore: not 0 when one step must be checked first */
+    int drop_kv;         /* Offload: not 0 when KV must not be saved */
+    int canary;          /* Restore: not 0 when one step must be checked first */
+    uint64_t generation; /* Serve: as which; since 104 */
+    int hand_over;       /* Stop: not 0: accept nothing new, and leave what has not ended by then to
+                          * a successor instead of answering it with an error; since 104 */
 } berth_command;
 /* 1 and a command, or 0 when none waits; each must be completed. */
 BERTH_EXPORT int berth_next_command(berth_client* client, berth_command* command);
@@ -53,6 +57,20 @@ BERTH_EXPORT void berth_gate_lower(berth_client* client);
  * classes have the turn that the policy leaves them, until berth_notify() or a command at the
  * latest. Returns how long, in microseconds. Since 103. */
 BERTH_EXPORT uint64_t berth_between_steps(berth_client* client, uint64_t step_us);
+
+/* For an engine whose socket berthd holds and passes on (LISTEN_FDS, LISTEN_FDNAMES
+ * "berth-listen"). berth_generation(): as which it answers the socket from Ready on; 0: it stands
+ * by, which it says with berth_stand_by() before it is ready, accepts nothing, and waits for Serve.
+ * Once it answers the socket it says so with berth_serves_as(), for Serve before berth_complete().
+ * Since 104. */
+BERTH_EXPORT uint64_t berth_generation(const berth_client* client);
+BERTH_EXPORT void berth_stand_by(berth_client* client);
+BERTH_EXPORT void berth_serves_as(berth_client* client, uint64_t generation);
+
+/* Around each step: one that does not come to its end shows in the reports. What berth_yield()
+ * waits for is not its time. Since 104. */
+BERTH_EXPORT void berth_step_begins(berth_client* client);
+BERTH_EXPORT void berth_step_ends(berth_client* client);
 
 typedef enum berth_state {
     BERTH_STARTING = 0,

@@ -10,6 +10,7 @@ using namespace berth::c;
 
 static_assert(static_cast<int>(protocol::CommandKind::kStop) == BERTH_STOP);
 static_assert(static_cast<int>(protocol::CommandKind::kGrow) == BERTH_GROW);
+static_assert(static_cast<int>(protocol::CommandKind::kServe) == BERTH_SERVE);
 static_assert(static_cast<int>(protocol::EngineState::kFailed) == BERTH_FAILED);
 
 namespace {
@@ -33,6 +34,8 @@ int berth_next_command(berth_client* client, berth_command* command) {
         out.grace_ms = next->grace_ms;
         out.drop_kv = next->kv == "Drop" ? 1 : 0;
         out.canary = next->canary ? 1 : 0;
+        out.generation = next->generation;
+        out.hand_over = next->hand_over ? 1 : 0;
         write_struct(command, out);
         found = 1;
         return {};
@@ -90,6 +93,25 @@ uint64_t berth_between_steps(berth_client* client, uint64_t step_us) {
         return {};
     });
     return slept_us;
+}
+
+uint64_t berth_generation(const berth_client* client) {
+    return client->client->welcome().generation;
+}
+void berth_stand_by(berth_client* client) {
+    client->client->stand_by();
+}
+void berth_serves_as(berth_client* client, uint64_t generation) {
+    (void)guarded([&]() -> Status {
+        client->client->serves_as(generation);
+        return {};
+    });
+}
+void berth_step_begins(berth_client* client) {
+    client->client->step_begins();
+}
+void berth_step_ends(berth_client* client) {
+    client->client->step_ends();
 }
 
 berth_status berth_set_state(berth_client* client, berth_state state, const char* endpoint,

@@ -135,6 +135,14 @@ bool Client::must_yield() const {
 }
 
 bool Client::yield_here() {
+    const bool steps = state_->counters.step_began_ns.exchange(0) != 0;
+    const bool goes_on = await_turn();
+    if (steps && goes_on)
+        step_begins();
+    return goes_on;
+}
+
+bool Client::await_turn() {
     bool counted = false;
     for (;;) {
         bool waiting = state_->commands.pressing();
@@ -185,6 +193,23 @@ Nanoseconds Client::between_steps(Nanoseconds step) {
     const Nanoseconds slept = std::chrono::steady_clock::now() - begin;
     turns.given(slept);
     return slept;
+}
+
+void Client::step_begins() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    state_->counters.step_began_ns.store(Nanoseconds(now).count(), std::memory_order_relaxed);
+}
+
+void Client::stand_by() {
+    state_->commands.set_standby(true);
+}
+
+void Client::serves_as(uint64_t generation) {
+    state_->generation.store(generation);
+    state_->commands.set_standby(false);
+    std::lock_guard lock(state_->state_mutex);
+    if (state_->state_set)
+        state_->announce_locked();
 }
 
 void Client::set_state(protocol::EngineState state, std::string endpoint, std::string reason,

@@ -69,6 +69,8 @@ struct AttachRequest {
     std::string weight_set;            // or by id
     bool wait = true;                  // false: NotFound when it is not resident
     protocol::Environment environment; // empty fields are filled from the device
+    // Which rank's part a private load takes of how many; a shared set is named by berthd.
+    uint32_t rank = 0, ranks = 1;
 };
 
 class Holding;
@@ -143,6 +145,12 @@ class Client {
     // clocks, step beside step.
     Nanoseconds between_steps(Nanoseconds step);
 
+    // For an engine that inherited its socket (base/inherited.h): it has accepted nothing and
+    // waits for Serve, before it says Ready; or it answers the socket from now on, as this
+    // generation, which welcome() or Serve has named. Both are told with the next state.
+    void stand_by();
+    void serves_as(uint64_t generation);
+
     void set_state(protocol::EngineState state, std::string endpoint = {}, std::string reason = {},
                    std::string message = {});
     void set_phase(const std::string& name, double milliseconds);
@@ -151,6 +159,8 @@ class Client {
         std::atomic<uint64_t> requests_running{0}, requests_waiting{0}, requests_done{0};
         std::atomic<uint64_t> tokens_done{0}, steps_done{0}, gate_pauses{0}, grant_bytes{0};
         std::atomic<uint64_t> batch_done{0}, batch_total{0};
+        // When the step under way began, by the steady clock; 0: none is. See step_begins().
+        std::atomic<int64_t> step_began_ns{0};
         // Of each answered request: until its first token, and per token after it.
         LatencyWindow ttft, tpot;
     };
@@ -158,12 +168,17 @@ class Client {
     // An answered request; tpot 0: it had one token. Reports tell percentiles; and where the policy
     // lets latency targets decide, it moves what lower classes may have of the time.
     void note_latency(Nanoseconds ttft, Nanoseconds tpot);
+    // Around each step of the engine's loop: a step that does not come to its end shows in the
+    // reports. What yield_here() waits for is not its time.
+    void step_begins();
+    void step_ends() { counters().step_began_ns.store(0, std::memory_order_relaxed); }
     // Sends the counters now instead of with the next second's report.
     void report_now();
 
   private:
     friend class Publication;
     Client();
+    bool await_turn();
     Result<WeightSet> attach_shared(Device& device, const AttachRequest& request,
                                     const ProgressCallback& progress);
     Result<WeightSet> attach_private(Device& device, const AttachRequest& request,

@@ -109,6 +109,8 @@ Result<WeightSet> Client::attach_private(Device& device, const AttachRequest& re
         load.quantization = welcome().quantization;
     }
     load.environment = filled(request.environment, device);
+    load.rank = request.rank;
+    load.ranks = request.ranks;
     std::shared_ptr<Holding> own; // on every way out it is let go, after the bytes
     load.may_go = [&](const protocol::Planned& planned) -> Status {
         BERTH_ASSIGN(own, charge_private(planned, device.id(), why));

@@ -32,6 +32,7 @@ protocol::Hello Client::State::hello() {
     hello.pid = ::getpid();
     hello.grant_bytes = counters.grant_bytes.load();
     hello.held = commands.held();
+    hello.generation = generation.load();
     std::lock_guard lock(state_mutex);
     if (state_set)
         hello.state = to_string(state.state);
@@ -48,6 +49,11 @@ protocol::Report Client::State::report() {
     report.steps_done = counters.steps_done.load();
     report.gate_pauses = counters.gate_pauses.load();
     report.grant_bytes = counters.grant_bytes.load();
+    if (const int64_t began = counters.step_began_ns.load(); began != 0) {
+        const Nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
+        report.step_ms =
+            static_cast<uint64_t>(std::max<int64_t>((now.count() - began) / 1'000'000, 1));
+    }
     report.batch_done = counters.batch_done.load();
     report.batch_total = counters.batch_total.load();
     report.ttft_us = counters.ttft.percentiles();

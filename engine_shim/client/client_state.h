@@ -63,6 +63,7 @@ struct Client::State final : LinkListener {
     protocol::State state;
     bool state_set = false;
     std::atomic<bool> answer_lost{false};
+    std::atomic<uint64_t> generation{0}; // as which the engine answers its socket
 
     std::mutex device_mutex; // guards both, and that attach() maps one set at a time
     std::unique_ptr<Device> device;

@@ -84,6 +84,7 @@ void CommandQueue::note(CommandKind kind) {
     case CommandKind::kStop:
     case CommandKind::kShrink:
     case CommandKind::kGrow:
+    case CommandKind::kServe:
         break;
     }
     changed_.notify_all();
@@ -91,7 +92,9 @@ void CommandQueue::note(CommandKind kind) {
 
 const char* CommandQueue::held() const {
     std::lock_guard lock(mutex_);
-    return offloaded_ ? "Offloaded" : paused() ? "Paused" : "";
+    if (offloaded_)
+        return "Offloaded";
+    return paused() ? "Paused" : standby_.load(std::memory_order_acquire) ? "Standby" : "";
 }
 
 void CommandQueue::wait(Nanoseconds timeout) {

@@ -34,7 +34,8 @@ class CommandQueue {
     bool paused() const { return paused_.load(std::memory_order_acquire); }
     // Whether a step must look up: something waits, or a Pause holds.
     bool pressing() const { return waiting_.load(std::memory_order_acquire) != 0 || paused(); }
-    const char* held() const; // "", "Paused", "Offloaded"
+    const char* held() const; // "", "Paused", "Offloaded", "Standby"
+    void set_standby(bool standby) { standby_.store(standby, std::memory_order_release); }
 
     void wait(Nanoseconds timeout);
     void notify();
@@ -60,6 +61,7 @@ class CommandQueue {
     bool offloaded_ = false;
     std::atomic<size_t> waiting_{0};
     std::atomic<bool> paused_{false};
+    std::atomic<bool> standby_{false};
 };
 
 } // namespace berth

@@ -91,6 +91,9 @@ Result<PrivateSet> load_privately(const PrivateLoadRequest& request,
         spawn.command.insert(spawn.command.end(), {"--dtype", request.dtype});
     if (!request.quantization.empty() && request.quantization != "none")
         spawn.command.insert(spawn.command.end(), {"--quantization", request.quantization});
+    if (request.ranks > 1)
+        spawn.command.insert(spawn.command.end(), {"--tp", std::to_string(request.ranks), "--ranks",
+                                                   std::to_string(request.rank)});
     spawn.inherit_fds = {{ends.second.get(), 3}};
     auto process = Process::spawn(spawn);
     if (!process)

@@ -21,6 +21,7 @@ struct PrivateLoadRequest {
     std::string dtype;        // empty or "auto": as stored
     std::string quantization; // empty or "none": as stored
     protocol::Environment environment;
+    uint32_t rank = 0, ranks = 1; // the part of one tensor-parallel rank
     // Called once the loader knows what it needs; an error ends the load with it.
     std::function<Status(const protocol::Planned&)> may_go;
 };

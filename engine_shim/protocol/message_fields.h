@@ -31,6 +31,7 @@ void fields(A& a, M& m) {
     a("state", m.state);
     a("endpoint", m.endpoint);
     a("held", m.held);
+    a("generation", m.generation);
 }
 template <typename A, Is<Welcome> M>
 void fields(A& a, M& m) {
@@ -50,6 +51,7 @@ void fields(A& a, M& m) {
     a("grant_bytes_max", m.grant_bytes_max);
     a("slo_ttft_us", m.slo_ttft_us);
     a("slo_tpot_us", m.slo_tpot_us);
+    a("generation", m.generation);
 }
 template <typename A, Is<Attach> M>
 void fields(A& a, M& m) {
@@ -92,6 +94,8 @@ void fields(A& a, M& m) {
     a("grace_ms", m.grace_ms);
     a("kv", m.kv);
     a("canary", m.canary);
+    a("generation", m.generation);
+    a("hand_over", m.hand_over);
 }
 template <typename A, Is<CommandDone> M>
 void fields(A& a, M& m) {
@@ -113,6 +117,7 @@ void fields(A& a, M& m) {
     a("batch_total", m.batch_total);
     a("ttft_us", m.ttft_us);
     a("tpot_us", m.tpot_us);
+    a("step_ms", m.step_ms);
 }
 template <typename A, Is<Failed> M>
 void fields(A& a, M& m) {

@@ -21,8 +21,8 @@ constexpr size_t kListMax = 4096;
 
 constexpr std::array<std::string_view, 5> kStateNames = {"Starting", "Ready", "Draining",
                                                          "Succeeded", "Failed"};
-constexpr std::array<std::string_view, 7> kCommandNames = {"Pause", "Resume", "Offload", "Restore",
-                                                           "Stop",  "Shrink", "Grow"};
+constexpr std::array<std::string_view, 8> kCommandNames = {"Pause", "Resume", "Offload", "Restore",
+                                                           "Stop",  "Shrink", "Grow",    "Serve"};
 
 // In the order of Message's alternatives.
 constexpr std::array<std::string_view, std::variant_size_v<Message>> kTypeNames = {

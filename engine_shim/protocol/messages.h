@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/packet_socket.h"
 #include "base/units.h"
+#include "engine_shim/protocol/load_messages.h"
 
 #include <cstdint>
 #include <map>
@@ -37,15 +38,13 @@ struct Environment {
 };
 
 enum class EngineState { kStarting, kReady, kDraining, kSucceeded, kFailed };
-enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop, kShrink, kGrow };
+enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop, kShrink, kGrow, kServe };
 std::string_view to_string(EngineState state);                       // "Starting", "Ready", ...
 std::string_view to_string(CommandKind kind);                        // "Pause", ...
 std::optional<EngineState> engine_state_from(std::string_view name); // nothing: no such state
 // The object that an Attach carries, alone: berth-loader's --environment.
 std::string environment_json(const Environment& environment);
 Result<Environment> environment_from_json(std::string_view text);
-
-using Phases = std::map<std::string, double>; // name of a phase -> milliseconds
 
 // Engine -> berthd. An instance that berthd started presents its name and token; a guest (a tool, a
 // test, an engine started by hand) has neither, gets no grant, and is known by its credentials.
@@ -58,7 +57,8 @@ struct Hello {
     uint64_t grant_bytes = 0; // what a returning engine has mapped now
     std::string state;        // EngineState of a returning engine, "" at first
     std::string endpoint;     // where it listens, "" if nowhere
-    std::string held;         // what keeps it from running: "", "Paused", "Offloaded"
+    std::string held;         // what keeps it from running: "", "Paused", "Offloaded", "Standby"
+    uint64_t generation = 0;  // as which it answers its socket; 0: it does not
 };
 
 // berthd -> engine, and again (id 0) when class, targets or gate are others.
@@ -78,6 +78,7 @@ struct Welcome {
     uint32_t gate_slot = 0;   // its slot, if it raises
     uint64_t grant_bytes = 0; // what it may map now
     uint64_t grant_bytes_max = 0, slo_ttft_us = 0, slo_tpot_us = 0; // targets: 0: none
+    uint64_t generation = 0; // answers its socket as this from the start; 0: not before Serve
 };
 
 // Engine -> berthd: by model name (an instance's own if empty), or by checkpoint folder, or by a
@@ -127,6 +128,8 @@ struct State {
 // Restore: grow to grant_bytes, bring KV back, check with one canary step if asked, go on. Stop:
 // finish or record what is under way within grace_ms, then exit. Shrink: give the grant's top back
 // and go on below grant_bytes; what finds no room is saved or dropped as kv says. Grow: use more.
+// Serve: a standby takes the socket of its pair, and what the one before left there, as
+// `generation`. Stop with hand_over: requests that have not ended by then are left to a successor.
 struct Command {
     uint64_t id = 0;
     CommandKind kind = CommandKind::kPause;
@@ -134,6 +137,8 @@ struct Command {
     int64_t grace_ms = 0;
     std::string kv = "Auto"; // Auto | Save | Drop
     bool canary = true;
+    uint64_t generation = 0;
+    bool hand_over = false;
 };
 
 struct CommandDone {
@@ -155,79 +160,12 @@ struct Report {
     uint64_t batch_done = 0, batch_total = 0; // lines of the batch file
     // Microseconds at percentiles 50 90 95 99 99.9 100 of late; empty: no request ended.
     std::vector<uint64_t> ttft_us, tpot_us;
+    uint64_t step_ms = 0; // how long the step under way has taken; 0: none is
 };
 
 struct Failed {
     uint64_t id = 0;
     Error error;
-};
-
-// Loader -> berthd, after validation and before the first byte moves.
-struct Planned {
-    uint64_t id = 0;
-    std::string fingerprint_json; // the document
-    std::string fingerprint;      // its SHA-256
-    std::vector<uint64_t> segment_bytes;
-    uint64_t host_staging_bytes = 0;
-    uint64_t device_overhead_bytes = 0; // context and staging on the device
-    uint64_t tensors = 0;
-};
-// berthd -> loader: there is room, go; or Failed.
-struct Go {
-    uint64_t id = 0;
-};
-// Loader -> berthd; fds: manifest, segments.
-struct Sealed {
-    uint64_t id = 0;
-    std::string fingerprint;
-    std::vector<uint64_t> segment_bytes;
-    uint64_t bytes_read = 0;
-    Phases phases;
-};
-// berthd -> loader: the keeper has the descriptors; the loader may exit.
-struct Kept {
-    uint64_t id = 0;
-};
-
-// Publishing, on an engine's session: publish -> go | failed; then the engine fills its segments
-// and says sealed (fds: manifest, segments) -> attached (fds: the same), once the keeper has them,
-// with a lease. AlreadyExists with the reason AlreadyPublished or BeingPublished: attach by weight
-// set instead. A publication ends with its process, or by release; one that outlives a connection
-// is said again on the next (`held`), and then has its bytes whatever the ledger says.
-struct Publish {
-    uint64_t id = 0;
-    std::string device;
-    std::string model; // for people
-    std::string path;  // what it was made from, if that is on disk
-    std::string fingerprint_json;
-    std::string fingerprint;
-    std::vector<uint64_t> segment_bytes;
-    uint64_t tensors = 0;
-    bool find_only = false; // NotFound, with the nearest set's differences, instead of go
-    bool held = false;
-};
-// Weights that an engine is about to load for itself, outside every shared set -> go | failed. Its
-// bytes are charged until its process has ended, or release; its loader's overhead until it says
-// there that it holds them (`held`, overhead 0). `shared`: one who is back has a set mapped.
-struct PrivateLoad {
-    uint64_t id = 0;
-    std::string device;
-    std::string fingerprint;
-    std::vector<uint64_t> segment_bytes;
-    uint64_t device_overhead_bytes = 0;
-    std::string reason, message; // why not the shared set: CamelCase; each field that differs
-    bool held = false, shared = false;
-};
-// Engine -> berthd: this process no longer holds the segments of that publication or private load.
-struct Release {
-    uint64_t id = 0;
-    std::string fingerprint;
-};
-// Engine -> berthd: what the canary of a set gave here.
-struct Canary {
-    uint64_t id = 0;
-    std::string weight_set;
-    std::string digest; // SHA-256 of the output, 64 digits
 };
 
 using Message =

@@ -13,9 +13,9 @@
 // been started by exec. berthd executes it with a SEQPACKET socket as kDaemonSocket.
 //
 //   zygote -> berthd   "ready", or "unfit WORDS" and its end
-//   berthd -> zygote   "start", with two descriptors: a socket of this start alone, and a memfd
-//   with
-//                      the request, which the zygote itself never reads: it holds tokens
+//   berthd -> zygote   "start", with descriptors: a socket of this start alone; a memfd with the
+//                      request, which the zygote itself never reads: it holds tokens; and those
+//                      that the new process inherits, from number 3 up (sd_listen_fds(3))
 //   on that socket     "born PID" from the forked process, ready and waiting; berthd answers "go".
 //                      "failed PID WORDS" from one that could not become what was asked for, and
 //                      ends; "refused WORDS" from the zygote, which must be replaced.

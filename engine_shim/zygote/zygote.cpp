@@ -3,6 +3,7 @@
 
 #include "base/number.h"
 #include "base/packet_socket.h"
+#include "base/process.h"
 #include "engine_shim/zygote/checks.h"
 #include "engine_shim/zygote/own_words.h"
 #include "engine_shim/zygote/request.h"
@@ -97,9 +98,40 @@ Status become(const Request& request, const OwnWords& words) {
     return {};
 }
 
+// Places what is inherited from number 3 up, for whatever is executed later too. All of them, and
+// what else is needed still, are moved out of the way first.
+Status inherit(std::vector<UniqueFd>& fds) {
+    for (UniqueFd& fd : fds) {
+        const int high = ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 200);
+        if (high < 0)
+            return fail_errno("duplicating a descriptor to inherit");
+        fd.reset(high);
+    }
+    for (size_t n = 2; n < fds.size(); ++n) {
+        if (::dup2(fds[n].get(), kListenFdsStart + static_cast<int>(n) - 2) < 0)
+            return fail_errno("placing a descriptor to inherit");
+        fds[n].reset();
+    }
+    return {};
+}
+
+void write_own_pid(std::vector<std::string>& environment) {
+    for (std::string& text : environment) {
+        if (!text.starts_with(kListenPid))
+            continue;
+        char* const entry[] = {text.data(), nullptr};
+        write_listen_pid(entry, ::getpid());
+        text.resize(std::strlen(text.c_str()));
+    }
+}
+
 // In the forked process. Returns when berthd lets it go.
-Born be_born(const UniqueFd& answer, const UniqueFd& memory, const OwnWords& words) {
-    auto request = read_request(memory);
+Born be_born(std::vector<UniqueFd> fds, const OwnWords& words) {
+    const Status placed = inherit(fds);
+    const UniqueFd &answer = fds[0], &memory = fds[1];
+    auto request = placed ? read_request(memory) : Result<Request>(fail(placed.error()));
+    if (request)
+        write_own_pid(request->environment);
     const Status became = request ? become(*request, words) : Status(fail(request.error()));
     if (!became) {
         say(answer.get(),
@@ -152,7 +184,7 @@ Result<Packet> next_request(int daemon) {
             return fail_errno("poll");
         Packet packet;
         BERTH_ASSIGN(const bool received, receive_packet_nowait(daemon, packet));
-        if (received && packet.fds.size() == 2)
+        if (received && packet.fds.size() >= 2)
             return packet;
     }
 }
@@ -188,7 +220,7 @@ std::optional<Born> serve(char** argv, const Preload& preload) {
         }
         if (*pid == 0) {
             daemon.reset();
-            return be_born(answer, packet->fds[1], *words);
+            return be_born(std::move(packet->fds), *words);
         }
     }
 }

@@ -63,6 +63,8 @@ protocol::CommandKind wire_kind(node::CommandKind kind) {
         return protocol::CommandKind::kShrink;
     case node::CommandKind::kGrow:
         return protocol::CommandKind::kGrow;
+    case node::CommandKind::kServe:
+        return protocol::CommandKind::kServe;
     }
     return protocol::CommandKind::kStop;
 }
@@ -194,6 +196,7 @@ void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::
         event.engine_state = engine_state_of(*state);
     if (auto held = node::engine_held_from(hello.held))
         event.held = *held;
+    event.generation = hello.generation;
     // A recovered record may not have known its process.
     if (!processes_.has(name))
         if (auto adopted = processes_.adopt(name, event.process); !adopted)
@@ -278,7 +281,8 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
                           report->batch_done,
                           report->batch_total,
                           {},
-                          {}};
+                          {},
+                          report->step_ms};
         take_percentiles(report->ttft_us, event.counters.ttft_ms);
         take_percentiles(report->tpot_us, event.counters.tpot_ms);
         context_.post(std::move(event));
@@ -316,7 +320,20 @@ void EngineDesk::command(const node::SendCommand& command) {
     wire.grace_ms = command.grace_ms;
     wire.kv = std::string(policies::to_string(command.kv));
     wire.canary = command.canary;
+    wire.generation = command.generation;
+    wire.hand_over = command.hand_over;
     server_.send(found->second, wire);
+}
+
+// A connection closes as a process ends, before the kernel has taken back all that it held: whoever
+// stands by need not wait for that.
+void EngineDesk::tell_of_death(const Session& session) {
+    const auto found = context_.state().instances.find(session.who.instance);
+    if (found == context_.state().instances.end() || session.who.pid != found->second.process.pid)
+        return;
+    const node::ProcessRef& process = found->second.process;
+    if (is_ending({process.pid, process.start_ticks}))
+        context_.post(node::ProcessDying{session.who.instance, process});
 }
 
 void EngineDesk::on_session_closed(SessionId id, const std::string& why) {
@@ -332,6 +349,7 @@ void EngineDesk::on_session_closed(SessionId id, const std::string& why) {
     if (current != by_instance_.end() && current->second == id) {
         by_instance_.erase(current);
         context_.post(node::SessionClosed{session.who.instance});
+        tell_of_death(session);
     }
 }
 

@@ -53,6 +53,7 @@ class EngineDesk final : public SessionServer::Observer {
     // descriptor.
     void watch_process(SessionId id, Session& session);
     void process_ended(SessionId id);
+    void tell_of_death(const Session& session);
 
     void hello(SessionId id, Session& session, const protocol::Hello& hello);
     void hello_instance(SessionId id, Session& session, const protocol::Hello& hello,

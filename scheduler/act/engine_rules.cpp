@@ -46,8 +46,10 @@ protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64
     gate_fd = gate->read_only.get();
     const policies::PriorityClass* priority_class =
         state.policy.find_class(instance.spec.class_name);
+    const policies::Sharing sharing = state.policy.sharing.compute;
     bool gate_is_used = state.policy.mode == policies::PolicyMode::kEnforce &&
-                        state.policy.sharing.compute == policies::Sharing::kGate;
+                        (sharing == policies::Sharing::kGate ||
+                         (sharing == policies::Sharing::kMps && !context_.mps.ready));
     if (priority_class == nullptr || !priority_class->preempts_lower || !gate_is_used)
         return welcome;
     auto slot = context_.gates.assign(instance.name, device);
@@ -64,10 +66,12 @@ protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64
 
 void EngineDesk::tell_rules() {
     const policies::SharingSpec& sharing = context_.state().policy.sharing;
+    // Under MPS it is a share of the multiprocessors: gates that stand in for it leave no time.
+    const bool of_time = sharing.compute != policies::Sharing::kMps;
     context_.gates.set_share(
-        sharing.batch_share_by_slo
-            ? kShareBySlo
-            : static_cast<uint32_t>(std::lround(sharing.batch_share_when_busy * 1000)));
+        sharing.batch_share_by_slo ? kShareBySlo
+        : of_time ? static_cast<uint32_t>(std::lround(sharing.batch_share_when_busy * 1000))
+                  : 0);
     const auto rules = [](const protocol::Welcome& one) {
         return std::tie(one.class_name, one.class_value, one.raises_gate, one.gate_slot,
                         one.slo_ttft_us, one.slo_tpot_us);

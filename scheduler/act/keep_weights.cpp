@@ -123,9 +123,45 @@ void NodeActor::put_gate(const node::DeviceId& device) {
     });
 }
 
+void NodeActor::keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds) {
+    const auto then = [key](const Status& done) {
+        if (!done)
+            log::error("the keeper and '{}': {}", key, done.error().message);
+    };
+    if (fds.empty())
+        keeper_.drop(key, then);
+    else
+        keeper_.put(key, std::move(meta), std::move(fds), then);
+}
+
+// Some process has the socket of that service, or waits for it.
+bool NodeActor::is_served(const std::string& service) const {
+    for (const auto& [name, i] : context_.state().instances)
+        if (i.service == service && i.process_alive)
+            return true;
+    return false;
+}
+
+// Requests are kept for a next process. Where none comes, no prompt stays behind.
+void NodeActor::forget_requests(const node::Instance& instance) {
+    const bool over = instance.state == node::InstanceState::kFailed ||
+                      instance.state == node::InstanceState::kSucceeded;
+    if (over && !instance.service.empty() && !is_served(instance.service))
+        services_.forget_requests(instance.spec);
+}
+
+void NodeActor::follow_services() {
+    services_.follow(context_.state().documents,
+                     [this](const std::string& instance, const Error& error) {
+                         context_.note(true, "instance/" + instance, "ListenFailed",
+                                       error.message + "; it is tried again when it is started");
+                     });
+}
+
 void NodeActor::refill() {
     for (const auto& [device, gate] : context_.gates.all())
         put_gate(device);
+    services_.refill();
     auto refused = std::make_shared<size_t>(0);
     auto left =
         std::make_shared<size_t>(context_.catalogue.all().size() + context_.host_tier.all().size());

@@ -38,13 +38,13 @@ Error refusal(const std::string& command, std::string_view why) {
 }
 
 // One command, as its users type it: on standard input.
-Result<std::string> ask(const std::string& pipe_directory, const std::string& command) {
+Result<std::string> ask(const std::string& pipe_directory, const std::string& command,
+                        const std::string& program = "nvidia-cuda-mps-control") {
     UniqueFd answer(::memfd_create("berth-mps-answer", MFD_CLOEXEC));
     if (!answer)
         return fail_errno("memfd_create");
     SpawnOptions options;
-    options.command = {"sh", "-c", "printf '%s\\n' \"$1\" | nvidia-cuda-mps-control", "sh",
-                       command};
+    options.command = {"sh", "-c", "printf '%s\\n' \"$1\" | \"$2\"", "sh", command, program};
     options.environment["CUDA_MPS_PIPE_DIRECTORY"] = pipe_directory;
     options.log_path = fmt::format("/proc/self/fd/{}", answer.get());
     BERTH_ASSIGN(Process process, Process::spawn(options));
@@ -80,22 +80,42 @@ std::vector<int> pids_in(std::string_view text) {
     return pids;
 }
 
-// The daemon leaves its pid beside its pipes; the number may be another's after its end.
-bool daemon_lives(const std::string& pipe_directory) {
-    auto text = read_file(pipe_directory + "/nvidia-cuda-mps-control.pid", 64);
-    if (!text)
-        return false;
-    const std::vector<int> pids = pids_in(*text);
-    if (pids.empty())
-        return false;
-    auto name = read_file(fmt::format("/proc/{}/comm", pids.front()), 64);
-    return name && name->starts_with("nvidia-cuda-mps");
-}
-
 } // namespace
 
+// It leaves its pid beside its pipes; the number may be another's after its end.
+std::optional<int> mps_daemon_pid(const std::string& pipe_directory) {
+    auto text = read_file(pipe_directory + "/nvidia-cuda-mps-control.pid", 64);
+    if (!text)
+        return std::nullopt;
+    const std::vector<int> pids = pids_in(*text);
+    if (pids.empty())
+        return std::nullopt;
+    auto name = read_file(fmt::format("/proc/{}/comm", pids.front()), 64);
+    if (!name || !name->starts_with("nvidia-cuda-mps"))
+        return std::nullopt;
+    return pids.front();
+}
+
+Result<std::vector<int>> mps_servers(const std::string& pipe_directory,
+                                     const std::string& program) {
+    BERTH_ASSIGN(const std::string servers, ask(pipe_directory, "get_server_list", program));
+    return pids_in(servers);
+}
+
+Result<bool> quit_mps_unless_used(const std::string& pipe_directory, const std::string& program) {
+    BERTH_ASSIGN(const std::vector<int> servers, mps_servers(pipe_directory, program));
+    for (int server : servers) {
+        BERTH_ASSIGN(const std::string clients,
+                     ask(pipe_directory, fmt::format("get_client_list {}", server), program));
+        if (!pids_in(clients).empty())
+            return false;
+    }
+    BERTH_TRY(ask(pipe_directory, "quit", program));
+    return true;
+}
+
 Status release_mps_clients(const std::string& pipe_directory, const std::vector<int>& pids) {
-    if (pipe_directory.empty() || pids.empty() || !daemon_lives(pipe_directory))
+    if (pipe_directory.empty() || pids.empty() || !mps_daemon_pid(pipe_directory))
         return {};
     BERTH_ASSIGN(std::string servers, ask(pipe_directory, "get_server_list"));
     for (int server : pids_in(servers)) {

@@ -3,6 +3,7 @@
 
 #include "base/result.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,5 +15,13 @@ namespace berth {
 // daemon lives behind the pipe directory or when none of them is its client; an error means that
 // they must not be killed. Runs nvidia-cuda-mps-control, which may take seconds: on a worker.
 Status release_mps_clients(const std::string& pipe_directory, const std::vector<int>& pids);
+
+// The pid of the control daemon behind a pipe directory, by what it has left there; nothing: none
+// lives.
+std::optional<int> mps_daemon_pid(const std::string& pipe_directory);
+// Its servers' pids. `program` is the control program.
+Result<std::vector<int>> mps_servers(const std::string& pipe_directory, const std::string& program);
+// Asks it to end unless it has clients; whether it was asked.
+Result<bool> quit_mps_unless_used(const std::string& pipe_directory, const std::string& program);
 
 } // namespace berth

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "scheduler/act/confirm.h"
+#include "scheduler/act/proc.h"
 #include "scheduler/act/record_mapping.h"
 
 #include <fmt/format.h>
@@ -28,6 +29,15 @@ ZygoteLink::Settings zygote_settings(const NodeContext& context) {
     return settings;
 }
 
+MpsDaemon::Settings mps_settings(const NodeContext& context) {
+    MpsDaemon::Settings settings;
+    settings.pipe_directory = context.paths.runtime_dir + "/mps";
+    settings.log_directory = context.paths.state_dir + "/mps";
+    for (const auto& [id, environment] : context.environments)
+        settings.has_gpu = settings.has_gpu || environment.device_kind == "cuda";
+    return settings;
+}
+
 } // namespace
 
 NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
@@ -47,7 +57,11 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
       timers_(context.io, [this](node::TimerId id) { context_.post(node::DeadlineExpired{id}); }),
       wall_clock_(context.io, [this](node::WallClockTold told) { context_.post(told); }),
       attach_(context, workers_), publish_(context, attach_),
-      engines_(context, attach_, publish_, processes_, std::move(policy)) {
+      engines_(context, attach_, publish_, processes_, std::move(policy)),
+      services_([this](std::string key, std::string meta, std::vector<UniqueFd> fds) {
+          keep_service(std::move(key), std::move(meta), std::move(fds));
+      }),
+      mps_(context.io, mps_settings(context), [this] { mps_changed(); }) {
     context.loop = &loop_;
 }
 
@@ -81,21 +95,23 @@ ProcessTable::Observer NodeActor::process_observer() {
     return observer;
 }
 
-// Its own environment says whether it is a client of MPS, else ours, which it was started with.
+// Its own environment says whether it is a client of MPS, as it was when it was started.
 ProcessTable::Care NodeActor::care_of(const node::InstanceName& instance) const {
-    static constexpr const char* kPipe = "CUDA_MPS_PIPE_DIRECTORY";
     ProcessTable::Care care;
-    const char* ours = std::getenv(kPipe);
-    care.mps_pipe_directory = ours != nullptr ? ours : "";
     const auto& instances = context_.state().instances;
     const auto found = instances.find(instance);
     if (found == instances.end())
         return care;
     const node::Instance& i = found->second;
     care.token_sha256 = i.token_sha256;
+    static constexpr const char* kPipe = "CUDA_MPS_PIPE_DIRECTORY";
     const auto& environment = i.spec.engine.environment;
     if (auto its = environment.find(kPipe); its != environment.end())
         care.mps_pipe_directory = its->second;
+    else if (auto started_with = proc::variable(i.process.pid, kPipe))
+        care.mps_pipe_directory = *started_with;
+    else if (context_.mps.ready && !is_alive({i.process.pid, i.process.start_ticks}))
+        care.mps_pipe_directory = context_.mps.pipe_directory; // of what it has left behind
     for (const node::DeviceId& device : i.devices)
         if (auto known = context_.environments.find(device);
             known != context_.environments.end() && known->second.device_kind == "cuda")
@@ -114,6 +130,7 @@ void NodeActor::stop() {
     timers_.clear();
     wall_clock_.stop();
     zygote_.stop();
+    mps_.stop();
     processes_.stop();
     workers_.stop();
 }
@@ -246,11 +263,17 @@ struct NodeActor::ByKind {
     void operator()(const node::SendCommand& command) const {
         actor.send_command(command, recorded);
     }
-    void operator()(const node::TellRules&) const { actor.engines_.tell_rules(); }
+    void operator()(const node::TellRules&) const {
+        actor.follow_services();
+        actor.follow_sharing();
+        actor.engines_.tell_rules();
+    }
     void operator()(const node::ConfirmBytes& confirm) const { actor.confirm_bytes(confirm); }
     void operator()(const node::ArmTimer& timer) const { actor.timers_.arm(timer.timer, timer.at); }
     void operator()(const node::CancelTimer& timer) const { actor.timers_.cancel(timer.timer); }
-    void operator()(const node::PersistInstance&) const {}
+    void operator()(const node::PersistInstance& persist) const {
+        actor.forget_requests(persist.instance);
+    }
     void operator()(const node::ForgetInstance& forget) const {
         actor.context_.gates.release(forget.instance);
         actor.context_.starts.erase(forget.instance);

@@ -5,9 +5,11 @@
 #include "scheduler/act/engine_desk.h"
 #include "scheduler/act/keeper_link.h"
 #include "scheduler/act/loader_runs.h"
+#include "scheduler/act/mps_daemon.h"
 #include "scheduler/act/node_context.h"
 #include "scheduler/act/process_table.h"
 #include "scheduler/act/publish_desk.h"
+#include "scheduler/act/service_sockets.h"
 #include "scheduler/act/tier_runs.h"
 #include "scheduler/act/timers.h"
 #include "scheduler/act/wall_clock_teller.h"
@@ -66,9 +68,18 @@ class NodeActor final : public DecisionLoop::Actor {
         node::InstanceName instance;
         std::string token_sha256;
         SpawnOptions options;
+        ServiceBook::Shared service; // whose descriptors it inherits
     };
     void start_process(const node::StartProcess& start, const Status& recorded);
     void execute(const Starting& starting, const std::string& why);
+    void keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds);
+    void follow_services();
+    void forget_requests(const node::Instance& instance);
+    bool is_served(const std::string& service) const;
+    bool is_only_process(const node::Instance& instance) const;
+    void follow_sharing();
+    void mps_changed();
+    void share_by_mps(const node::StartProcess& start, SpawnOptions& options) const;
     void started(const Starting& starting, const node::ProcessRef& process, std::string why_exec);
     void send_command(const node::SendCommand& command, const Status& recorded);
     void keep_weights(const node::KeepWeights& keep);
@@ -112,6 +123,9 @@ class NodeActor final : public DecisionLoop::Actor {
     AttachDesk attach_;
     PublishDesk publish_;
     EngineDesk engines_;
+    ServiceBook services_;
+    MpsDaemon mps_;
+    std::vector<node::StartProcess> waiting_for_mps_; // on record already
     // Of processes about to be started: in their records before they exist.
     std::map<node::InstanceName, std::string> tokens_;
     size_t keeping_ = 0;                  // sets that the keeper is just given

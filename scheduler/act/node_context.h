@@ -53,6 +53,13 @@ struct NodeContext {
         std::string why_exec; // empty: forked from the zygote
     };
     std::map<node::InstanceName, Start> starts;
+    // CUDA MPS, where the policy asks for it; where it cannot be had, the gates do its work.
+    struct Mps {
+        bool wanted = false;
+        bool ready = false;
+        std::string why; // of wanted and not ready
+        std::string pipe_directory;
+    } mps;
     GatePages gates;
     EventLog events;
     OperationLog operations;

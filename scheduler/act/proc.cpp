@@ -22,21 +22,26 @@ std::vector<int> numbers_in(const std::string& folder) {
     return found;
 }
 
-bool has_token(int pid, const std::string& token_sha256, size_t environment_bytes_max) {
-    static constexpr std::string_view kName = "BERTH_TOKEN=";
-    if (token_sha256.empty())
-        return false;
-    auto text = read_file(fmt::format("/proc/{}/environ", pid), environment_bytes_max);
+std::optional<std::string> variable(int pid, const std::string& name, size_t bytes_max) {
+    const std::string prefix = name + "=";
+    auto text = read_file(fmt::format("/proc/{}/environ", pid), bytes_max);
     if (!text)
-        return false;
+        return std::nullopt;
     for (size_t begin = 0; begin < text->size();) {
         const size_t end = std::min(text->find('\0', begin), text->size());
         const std::string_view one(text->data() + begin, end - begin);
-        if (one.starts_with(kName))
-            return sha256_hex(std::string(one.substr(kName.size()))) == token_sha256;
+        if (one.starts_with(prefix))
+            return std::string(one.substr(prefix.size()));
         begin = end + 1;
     }
-    return false;
+    return std::nullopt;
+}
+
+bool has_token(int pid, const std::string& token_sha256, size_t environment_bytes_max) {
+    if (token_sha256.empty())
+        return false;
+    const auto token = variable(pid, "BERTH_TOKEN", environment_bytes_max);
+    return token && sha256_hex(*token) == token_sha256;
 }
 
 } // namespace berth::proc

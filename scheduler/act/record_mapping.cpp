@@ -108,6 +108,9 @@ InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot
         {"starts", kept.starts},
         {"gateSlot", gate_slot},
         {"onHold", kept.on_hold},
+        {"service", kept.service},
+        {"standsBy", kept.stands_by},
+        {"generation", kept.generation},
         {"disruptionsMs", wall_ms(kept.disruptions)},
     };
     if (kept.came_from)
@@ -139,6 +142,9 @@ Result<RecoveredInstance> instance_from(const InstanceRecord& record) {
     event.starts = reader.unsigned_integer("starts", 0);
     recovered.gate_slot = static_cast<uint32_t>(reader.unsigned_integer("gateSlot", 0));
     event.on_hold = reader.boolean("onHold", false);
+    event.service = reader.string("service", "");
+    event.stands_by = reader.boolean("standsBy", false);
+    event.generation = reader.unsigned_integer("generation", 0);
     if (const int64_t since = reader.integer("waitingSinceMs", 0); since > 0)
         event.waiting_since = steady_from(since);
     if (const json::value* times = extra.get_object().if_contains("disruptionsMs");

@@ -69,6 +69,9 @@ void NodeActor::adopt_entries(std::vector<KeptEntry> entries, const StoredState&
             if (auto opened = context_.gates.open(device, std::move(entry.fds.front())); !opened)
                 log::warn("gate page of {}: {}, making a new one", device.value,
                           opened.error().message);
+        } else if (key.starts_with(ServiceBook::kKeyPrefix)) {
+            if (auto adopted = services_.adopt(std::move(entry)); !adopted)
+                log::warn("the keeper's '{}': {}, opening it anew", key, adopted.error().message);
         } else {
             log::warn("the keeper holds '{}', which this berthd does not know, ignoring", key);
         }

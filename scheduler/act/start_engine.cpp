@@ -6,9 +6,15 @@
 #include "base/hash.h"
 #include "base/log.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 namespace berth {
 
 namespace {
+
+constexpr size_t kPoisonedAfter = 3; // deaths within the crash-loop window
 
 const std::string& device_of(const SpawnOptions& options) {
     static const std::string none;
@@ -36,6 +42,10 @@ void NodeActor::start_process(const node::StartProcess& start, const Status& rec
         return failed(recorded.error());
     auto device = context_.environments.find(start.devices.front());
     bool on_gpu = device != context_.environments.end() && device->second.device_kind == "cuda";
+    if (on_gpu && mps_.wanted() && mps_.is_starting()) {
+        tokens_[start.instance] = token;
+        return waiting_for_mps_.push_back(start);
+    }
     auto options = engine_launch(start, context_.paths, token, on_gpu);
     if (!options)
         return failed(options.error());
@@ -43,7 +53,28 @@ void NodeActor::start_process(const node::StartProcess& start, const Status& rec
         context_.state().policy.attach.on_mismatch == policies::OnMismatch::kDisk;
     options->environment["BERTH_FALLBACK"] = from_disk ? "disk" : "fail";
     options->environment["BERTH_LOADER"] = context_.paths.program_dir + "/berth-loader";
-    Starting starting{start.instance, sha256_hex(token), std::move(*options)};
+    if (on_gpu)
+        share_by_mps(start, *options);
+    Starting starting{start.instance, sha256_hex(token), std::move(*options), nullptr};
+    if (!start.spec.engine.listen.empty()) {
+        auto service = services_.ensure(start.spec);
+        if (!service)
+            return failed(service.error());
+        const policies::EngineSpec& engine = start.spec.engine;
+        // A request that ends each engine that goes on with it must not end them all.
+        if (const auto i = context_.state().instances.find(start.instance);
+            i != context_.state().instances.end() && i->second.failures.size() >= kPoisonedAfter &&
+            is_only_process(i->second)) {
+            context_.note(true, "instance/" + start.instance.value, "RequestsForgotten",
+                          fmt::format("{} processes have ended soon one after the other: what was "
+                                      "in flight is not tried again",
+                                      i->second.failures.size()));
+            services_.forget_requests(start.spec);
+        }
+        starting.service = std::move(*service);
+        starting.options.listen_fds = starting.service->listen_fds(
+            engine.journal && engine.driver == policies::DriverKind::kBerth);
+    }
     if (auto why = zygote_.why_not(starting.options))
         return execute(starting, *why);
     zygote_.fork(starting.options, [this, starting](Result<ZygoteLink::Newborn> born) {
@@ -55,6 +86,47 @@ void NodeActor::start_process(const node::StartProcess& start, const Status& rec
         started(starting, *process, {});
         born->let_go(); // from here on it may call, and is known
     });
+}
+
+// Whom others may preempt gets the policy's share of the multiprocessors, the others all of them.
+void NodeActor::share_by_mps(const node::StartProcess& start, SpawnOptions& options) const {
+    if (!mps_.wanted() || !mps_.ready())
+        return;
+    const policies::PolicySpec& policy = context_.state().policy;
+    const policies::PriorityClass* of_class = policy.find_class(start.spec.class_name);
+    const bool capped = of_class != nullptr && of_class->preemptible;
+    for (const auto& [name, text] :
+         mps_.environment(capped ? policy.sharing.batch_share_when_busy : 1.0))
+        options.environment.emplace(name, text); // the document's own word goes before
+}
+
+void NodeActor::follow_sharing() {
+    const policies::PolicySpec& policy = context_.state().policy;
+    mps_.want(policy.mode == policies::PolicyMode::kEnforce &&
+              policy.sharing.compute == policies::Sharing::kMps);
+    context_.mps = {mps_.wanted(), mps_.wanted() && mps_.ready(), mps_.why(),
+                    mps_.pipe_directory()};
+}
+
+void NodeActor::mps_changed() {
+    context_.mps = {mps_.wanted(), mps_.wanted() && mps_.ready(), mps_.why(),
+                    mps_.pipe_directory()};
+    const std::string object = "node/" + context_.node_name;
+    if (context_.mps.ready)
+        context_.note(false, object, "MpsReady",
+                      "engines that are started from now on share the GPU under CUDA MPS");
+    else if (context_.mps.wanted)
+        context_.note(true, object, "MpsAbsent", mps_.why() + "; the node shares by its gates");
+    engines_.tell_rules();
+    for (const node::StartProcess& start : std::exchange(waiting_for_mps_, {}))
+        start_process(start, {});
+}
+
+bool NodeActor::is_only_process(const node::Instance& instance) const {
+    for (const auto& [name, i] : context_.state().instances)
+        if (i.service == instance.service && i.process_alive && name != instance.name)
+            return false;
+    return true;
 }
 
 void NodeActor::execute(const Starting& starting, const std::string& why) {

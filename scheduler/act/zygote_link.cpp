@@ -230,8 +230,10 @@ Result<UniqueFd> ZygoteLink::ask(const SpawnOptions& options) {
                     fmt::format("the zygote has {} starts to do already", pending_.size()));
     BERTH_ASSIGN(auto both, packet_pair());
     BERTH_ASSIGN(const UniqueFd memory, memory_of(encoded(options)));
-    BERTH_ASSIGN(const bool sent,
-                 send_packet_nowait(socket_.get(), "start", {both.second.get(), memory.get()}));
+    std::vector<int> fds{both.second.get(), memory.get()};
+    for (const auto& [name, fd] : options.listen_fds)
+        fds.push_back(fd);
+    BERTH_ASSIGN(const bool sent, send_packet_nowait(socket_.get(), "start", fds));
     if (!sent)
         return fail(ErrorCode::kUnavailable, "the zygote does not read what it is asked");
     return std::move(both.first);

@@ -69,6 +69,7 @@ class AdminApi {
     boost::asio::awaitable<http::Response> ask(Event event, Result<Body> body);
     boost::asio::awaitable<http::Response> hold(http::Request request, bool held);
     boost::asio::awaitable<http::Response> drain(http::Request request);
+    boost::asio::awaitable<http::Response> promote(http::Request request);
     boost::asio::awaitable<http::Response> cordon(http::Request request, bool cordoned);
     boost::asio::awaitable<http::Response> drain_device(http::Request request);
     boost::asio::awaitable<http::Response> plan(http::Request request);

@@ -107,7 +107,18 @@ Check check_disk(const std::string& directory) {
     return check;
 }
 
-Check check_mps() {
+Check check_mps(const NodeContext::Mps& mps) {
+    if (mps.ready)
+        return {"mps", true,
+                fmt::format("engines share the GPU under CUDA MPS (sharing.compute), its pipes are "
+                            "in {}; the death of one can break all others",
+                            mps.pipe_directory),
+                ""};
+    if (mps.wanted)
+        return {
+            "mps", false,
+            fmt::format("sharing.compute is MPS, and {}: the node shares by its gates", mps.why),
+            "install nvidia-cuda-mps-control, or set sharing.compute to Gate"};
     const char* pipe = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
     std::string control = fmt::format("{}/control", pipe != nullptr ? pipe : "/tmp/nvidia-mps");
     if (::access(control.c_str(), F_OK) != 0)
@@ -165,6 +176,7 @@ DoctorInput doctor_input(const NodeContext& context, const KeeperLink& keeper,
     input.keeper_pid = keeper.pid();
     input.keeper_restarts = keeper.restarts();
     input.zygote = zygote.report();
+    input.mps = context.mps;
     if (context.loop->store_error())
         input.store_error = context.loop->store_error()->message;
     input.broken_invariants = node::check_invariants(context.state());
@@ -208,7 +220,7 @@ std::vector<Check> examine(const DoctorInput& input) {
                           ""});
         for (const DoctorInput::Gpu& gpu : input.gpus)
             check_gpu(input, gpu, checks);
-        checks.push_back(check_mps());
+        checks.push_back(check_mps(input.mps));
     }
     return checks;
 }

@@ -27,6 +27,7 @@ struct DoctorInput {
     int keeper_pid = 0;
     uint64_t keeper_restarts = 0;
     ZygoteLink::Report zygote;
+    NodeContext::Mps mps;
     std::string store_error;
     std::vector<std::string> broken_invariants;
     std::shared_ptr<const Nvml> nvml;

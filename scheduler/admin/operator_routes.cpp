@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators ask beside preempt and resume: hold, release, drain; cordon and drain of a device.
+// What operators ask beside preempt and resume: hold, release, drain, promote; cordon and drain of
+// a device.
 #include "scheduler/admin/absent.h"
 #include "scheduler/admin/begin_operation.h"
 #include "scheduler/admin/bodies.h"
@@ -18,6 +19,8 @@ void AdminApi::add_operator_routes(http::Router& router) {
            [this](Request request) { return hold(std::move(request), false); });
     change(router, Role::kOperator, "POST", "/v1/instances/{name}:drain",
            [this](Request request) { return drain(std::move(request)); });
+    change(router, Role::kOperator, "POST", "/v1/instances/{name}:promote",
+           [this](Request request) { return promote(std::move(request)); });
     change(router, Role::kOperator, "POST", "/v1/devices/{id}:cordon",
            [this](Request request) { return cordon(std::move(request), true); });
     change(router, Role::kOperator, "POST", "/v1/devices/{id}:uncordon",
@@ -55,6 +58,15 @@ asio::awaitable<Response> AdminApi::drain(Request request) {
     if (!instances.contains(event.instance))
         co_return absent(instances, "instance", event.instance.value, "InstanceNotFound");
     co_return co_await ask(std::move(event), bodies::read_drain(request.body));
+}
+
+asio::awaitable<Response> AdminApi::promote(Request request) {
+    node::OperatorPromote event;
+    event.instance = node::InstanceName(request.params["name"]);
+    const auto& instances = parts_.context.state().instances;
+    if (!instances.contains(event.instance))
+        co_return absent(instances, "instance", event.instance.value, "InstanceNotFound");
+    co_return co_await ask(std::move(event), bodies::read_common(request.body));
 }
 
 asio::awaitable<Response> AdminApi::cordon(Request request, bool cordoned) {

@@ -288,6 +288,12 @@ json::object instance(const node::Instance& instance, node::TimePoint now) {
             {"pid", instance.process.pid},
             {"connected", instance.session},
             {"endpoint", instance.endpoint},
+            {"listen", instance.spec.engine.listen},
+            {"standbyOf", instance.spec.standby_of},
+            {"role", instance.spec.engine.listen.empty() ? ""
+                     : instance.stands_by                ? "Standby"
+                                                         : "Active"},
+            {"generation", instance.generation},
             {"grantState", to_string(instance.grant_state)},
             {"grantBytes", instance.grant_bytes},
             {"grantBytesMax", instance.spec.memory_limit_bytes},

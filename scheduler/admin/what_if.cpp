@@ -212,6 +212,9 @@ void Play::operator()(const node::SendCommand& a) {
         done.grant_bytes = a.grant_bytes;
         note("Grow", object, device, a.grant_bytes);
         break;
+    case node::CommandKind::kServe:
+        note("Serve", object, device, 0);
+        break;
     case node::CommandKind::kPause:
         note("Pause", object, device, 0);
         break;

@@ -24,7 +24,7 @@ void add_delete(CLI::App& app, const WordsPtr& words) {
 
 } // namespace
 
-// Hold, drain, cordon: what takes out of service and back.
+// Hold, drain, promote, cordon: what takes out of service and back.
 void add_services(CLI::App& app, const WordsPtr& words) {
     Words* w = words.get();
     auto common = [w](CLI::App* command) {
@@ -43,6 +43,11 @@ void add_services(CLI::App& app, const WordsPtr& words) {
         hold->add_option("name", w->change.name, "The instance")->required();
         common(hold);
     }
+    CLI::App* promoted = add_command(
+        app, "promote", "A standby takes over; the one before starts again and stands by", words,
+        [w](const Session& s) { return promote(s, w->change); });
+    promoted->add_option("name", w->change.name, "The standby")->required();
+    common(promoted);
     CLI::App* leave = add_command(
         app, "drain", "Let an instance finish and end; of a device: all of them, and they move on",
         words, {});

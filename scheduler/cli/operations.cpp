@@ -146,6 +146,12 @@ Status resume(const Session& session, const ChangeOptions& options) {
                          body_of(options), options.wait || options.dry_run);
 }
 
+Status promote(const Session& session, const ChangeOptions& options) {
+    return run_operation(
+        session, fmt::format("/v1/instances/{}:promote", http::percent_encode(options.name)),
+        body_of(options), options.wait || options.dry_run);
+}
+
 Status change_hold(const Session& session, const std::string& verb, const ChangeOptions& options) {
     return run_operation(
         session, fmt::format("/v1/instances/{}:{}", http::percent_encode(options.name), verb),

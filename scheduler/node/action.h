@@ -113,6 +113,8 @@ struct SendCommand { // -> CommandDone (or SessionClosed)
     int64_t grace_ms = 0;
     policies::KvOnOffload kv = policies::KvOnOffload::kAuto;
     bool canary = true;
+    uint64_t generation = 0; // of Serve
+    bool hand_over = false;  // of Stop: a successor goes on with what is not done
 };
 // The documents are others: tell the gates, and the engines that are connected, what concerns them.
 struct TellRules {};

@@ -205,7 +205,7 @@ bool Board::could_have(const Row& row, uint64_t needed, std::optional<int64_t> b
 }
 
 uint64_t Board::need_bytes(const Instance& i, const Row& row) {
-    const uint64_t process = grant_bytes_min(i.spec) + row.overhead_bytes;
+    const uint64_t process = grant_bytes_min(i) + row.overhead_bytes;
     const policies::ModelSpec* model = model_of(i);
     if (model == nullptr)
         return process;
@@ -228,7 +228,7 @@ std::optional<uint64_t> Board::claim_on(const Instance& i, const Row& row) {
                                     : row.device->cordoned || !is_candidate(i, row))
         return std::nullopt;
     const uint64_t need =
-        i.state == InstanceState::kSuspended ? grant_bytes_min(i.spec) : need_bytes(i, row);
+        i.state == InstanceState::kSuspended ? grant_bytes_min(i) : need_bytes(i, row);
     if (need > row.most_bytes()) // who can never fit here keeps nobody waiting
         return std::nullopt;
     return need;

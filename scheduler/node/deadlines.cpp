@@ -50,6 +50,8 @@ void Step::on(const DeadlineExpired& event) {
         i->timer.reset();
     if (i->aside_timer == event.timer)
         i->aside_timer.reset();
+    if (i->serve_timer == event.timer)
+        i->serve_timer.reset();
     switch (timer.kind) {
     case Timer::Kind::kRung:
     case Timer::Kind::kReconnect: {
@@ -86,6 +88,9 @@ void Step::on(const DeadlineExpired& event) {
         break;
     case Timer::Kind::kGrow:
         grow_unanswered(*i);
+        break;
+    case Timer::Kind::kServe:
+        serve_due(*i);
         break;
     case Timer::Kind::kBackOff:
     case Timer::Kind::kLoadStall:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/service.h"
 #include "scheduler/node/step.h"
 
 #include <algorithm>
@@ -87,7 +88,7 @@ void Step::process_gone(Instance& i) {
             set != s_.weights.end())
             set->second.last_used = now_;
     std::erase_if(s_.leases, [&i](const auto& one) { return one.second.instance == i.name; });
-    i.process_alive = i.session = false;
+    i.process_alive = i.session = i.dying = i.stale_told = false;
     i.process = ProcessRef{};
     i.token_sha256.clear();
     i.endpoint.clear();
@@ -103,6 +104,7 @@ void Step::process_gone(Instance& i) {
     i.grant_bytes = i.overhead_bytes = i.host_bytes = 0;
     i.grant_bytes_next = i.grant_bytes_resume = 0; // a new process begins with what there is
     i.shrunk_by = HeldBy::kNobody;
+    i.service = service_of(i.spec);
     dirty(i);
 }
 

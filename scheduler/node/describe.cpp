@@ -61,6 +61,10 @@ struct Describe {
         if (a.kind == CommandKind::kRestore || a.kind == CommandKind::kShrink ||
             a.kind == CommandKind::kGrow)
             text += " " + format_bytes_exact(a.grant_bytes);
+        if (a.kind == CommandKind::kServe)
+            text += " " + std::to_string(a.generation);
+        if (a.hand_over)
+            text += " handing over";
         if (a.kind == CommandKind::kOffload)
             text += " " + std::string(policies::to_string(a.kv));
         return text;

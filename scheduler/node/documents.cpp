@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/service.h"
 #include "scheduler/node/step.h"
 #include "scheduler/node/tiers.h"
 
@@ -99,8 +100,13 @@ void Step::apply_spec(Instance& i, const policies::InstanceSpec& spec) {
     const bool changed = !(i.spec == spec);
     i.spec = spec;
     const std::string digest = policies::process_digest(spec, s_.documents.find_model(spec.model));
+    if (!i.process_alive)
+        i.service = service_of(spec);
     if (i.process_alive) {
-        i.restart_wanted = !i.process_digest.empty() && i.process_digest != digest;
+        i.restart_wanted = (!i.process_digest.empty() && i.process_digest != digest) ||
+                           i.service != service_of(spec);
+        if (!i.restart_wanted && i.reason == "RolloutWaits")
+            enter(i, i.state, i.substate);
         if (i.restart_wanted || changed)
             dirty(i);
         return;

@@ -34,6 +34,9 @@ InstanceRecovered durable(const Instance& i) {
     kept.restarts = i.restarts;
     kept.phases = i.phases;
     kept.on_hold = i.on_hold;
+    kept.service = i.service;
+    kept.stands_by = i.stands_by;
+    kept.generation = i.generation;
     kept.waiting_since = i.waiting_since;
     kept.disruptions = i.disruptions;
     return kept;

@@ -19,6 +19,12 @@ struct ProcessStartFailed {
     InstanceName instance;
     Error error;
 };
+// Its end has begun: it has given up its connection and runs none of its code any more. The kernel
+// may still be busy with what it held: ProcessExited follows.
+struct ProcessDying {
+    InstanceName instance;
+    ProcessRef process;
+};
 struct ProcessExited {
     InstanceName instance;
     ProcessRef process;      // stale ones are ignored; pid 0: the current one
@@ -58,6 +64,7 @@ struct SessionOpened {
     uint64_t grant_bytes = 0; // mapped now
     EngineState engine_state = EngineState::kUnknown;
     EngineHeld held = EngineHeld::kNothing;
+    uint64_t generation = 0; // as which it answers its socket; 0: it does not
 };
 struct SessionClosed {
     InstanceName instance;

@@ -55,6 +55,9 @@ struct InstanceRecovered {
     uint64_t restarts = 0;
     Phases phases;
     bool on_hold = false;
+    std::string service;
+    bool stands_by = false;
+    uint64_t generation = 0;
     std::optional<TimePoint> waiting_since; // not in the future
     std::vector<TimePoint> disruptions;
 };
@@ -95,6 +98,13 @@ struct OperatorDrain {
     std::string reason;
     bool dry_run = false;
 };
+// A standby takes over; the one before starts again and stands by.
+struct OperatorPromote {
+    OperationId operation;
+    InstanceName instance;
+    std::string reason;
+    bool dry_run = false;
+};
 // Nothing new on that device; what runs there goes on.
 struct DeviceCordon {
     OperationId operation;
@@ -128,14 +138,16 @@ struct DeadlineExpired {
 // berthd's own end: engines go on; nothing is decided any more.
 struct Shutdown {};
 
-using Event = std::variant<
-    DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered, OperationRecovered,
-    LoadRequested, LoadPlanned, LoadProgress, LoadSealed, LoadFailed, LoaderExited,
-    PublishRequested, PrivateLoadFilled, PrivateLoadEnded, CanaryExpected, CanaryReported,
-    LeaseOpened, LeaseClosed, WeightsDropped, DropFailed, WeightsStale, ImageWritten, WeightsPin,
-    WeightsEvict, ProcessStarted, ProcessStartFailed, ProcessExited, LeaderExited, ProcessStopped,
-    ProcessContinued, KillRefused, SessionOpened, SessionClosed, EngineStateChanged, EngineReport,
-    CommandDone, BytesConfirmed, OperatorPreempt, OperatorResume, OperatorHold, OperatorDrain,
-    DeviceCordon, DeviceDrain, WallClockTold, ProcessInspected, DeadlineExpired, Shutdown>;
+using Event =
+    std::variant<DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered,
+                 OperationRecovered, LoadRequested, LoadPlanned, LoadProgress, LoadSealed,
+                 LoadFailed, LoaderExited, PublishRequested, PrivateLoadFilled, PrivateLoadEnded,
+                 CanaryExpected, CanaryReported, LeaseOpened, LeaseClosed, WeightsDropped,
+                 DropFailed, WeightsStale, ImageWritten, WeightsPin, WeightsEvict, ProcessStarted,
+                 ProcessStartFailed, ProcessDying, ProcessExited, LeaderExited, ProcessStopped,
+                 ProcessContinued, KillRefused, SessionOpened, SessionClosed, EngineStateChanged,
+                 EngineReport, CommandDone, BytesConfirmed, OperatorPreempt, OperatorResume,
+                 OperatorHold, OperatorDrain, OperatorPromote, DeviceCordon, DeviceDrain,
+                 WallClockTold, ProcessInspected, DeadlineExpired, Shutdown>;
 
 } // namespace berth::node

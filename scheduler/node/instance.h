@@ -66,6 +66,15 @@ struct Instance {
     bool cramped = false; // requests wait and none runs, twice in a row: none fits into its grant
     bool burning = false; // its reports miss the target of a trigger or its slo
 
+    // By whose name it answers a socket that outlives it (engine.listen), while its process lives;
+    // whether another of that service does, and the latest generation as which one of them has.
+    std::string service;
+    bool stands_by = false;
+    bool floor_only = false; // standing by, it has the least grant; more when it takes over
+    uint64_t generation = 0;
+    bool stale_told = false; // that its generation was over: once for each process
+    bool dying = false;      // its process is ending: none of its code runs any more
+
     std::optional<OperationId> operation; // the one under way
     std::optional<CommandId> command;     // sent, not answered
     CommandKind command_kind = CommandKind::kPause;
@@ -76,6 +85,7 @@ struct Instance {
     uint64_t claimed_grant_bytes = 0;   // the engine's word after Offload, to be confirmed
     std::optional<TimerId> timer;       // the deadline of what is under way
     std::optional<TimerId> aside_timer; // retries: confirm again, back-off
+    std::optional<TimerId> serve_timer; // it is told to answer its socket
     TimePoint rung_started;
     TimePoint deadline; // of the current rung
     Nanoseconds grace{0};

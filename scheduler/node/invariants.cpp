@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/reducer.h"
+#include "scheduler/node/service.h"
 #include "scheduler/node/tiers.h"
 
 #include <algorithm>
@@ -81,6 +82,22 @@ void check_weights(const NodeState& state, Findings& wrong) {
             find_set(state, *i.weights, i.devices.front()) == nullptr &&
             i.grant_state != GrantState::kUnconfirmed)
             wrong.push_back(name.value + " has a lease on weights that are not resident");
+}
+
+// Never two that answer one socket.
+void check_service(const NodeState& state, const Instance& i, Findings& wrong) {
+    if (i.service.empty() || i.stands_by || !may_act(i))
+        return;
+    for (const auto& [name, other] : state.instances) {
+        if (&other == &i || other.service != i.service)
+            continue;
+        if (!other.stands_by && may_act(other))
+            wrong.push_back(i.name.value + " and " + name.value + " both answer for " + i.service);
+        if (other.generation > i.generation)
+            wrong.push_back(i.name.value + " answers for " + i.service + " as generation " +
+                            std::to_string(i.generation) + ", and " + name.value + " knows " +
+                            std::to_string(other.generation));
+    }
 }
 
 void check_tiers(const NodeState& state, Findings& wrong) {
@@ -169,6 +186,9 @@ std::vector<std::string> check_invariants(const NodeState& state) {
             check_process(i, wrong);
         check_progress(state, i, wrong);
     }
+    for (const auto& [name, i] : state.instances)
+        if (state.ready && !state.stopping)
+            check_service(state, i, wrong);
     check_weights(state, wrong);
     if (state.ready && !state.stopping)
         check_tiers(state, wrong);

@@ -154,6 +154,11 @@ uint64_t grant_bytes_min(const policies::InstanceSpec& spec) {
         kGrantStepBytes);
 }
 
+uint64_t grant_bytes_min(const Instance& instance) {
+    const uint64_t least = grant_bytes_min(instance.spec);
+    return instance.floor_only ? std::min(least, round_up(kGrantBytesMin, kGrantStepBytes)) : least;
+}
+
 uint64_t grant_bytes_max(const policies::InstanceSpec& spec) {
     return std::max(round_up(spec.memory_limit_bytes, kGrantStepBytes), grant_bytes_min(spec));
 }

@@ -64,6 +64,7 @@ std::vector<std::string> lease_holders(const NodeState& state, const WeightSet& 
 
 // The least grant with which an instance is started, and the overhead of its process.
 uint64_t grant_bytes_min(const policies::InstanceSpec& spec);
+uint64_t grant_bytes_min(const Instance& instance); // less for one that stands by
 uint64_t grant_bytes_max(const policies::InstanceSpec& spec);
 uint64_t grant_bytes_whole(uint64_t bytes); // down to whole steps, the same for both backends
 // Kept free on a device by the policy.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "scheduler/node/step.h"
+#include "scheduler/node/planner.h"
 
 #include <algorithm>
 

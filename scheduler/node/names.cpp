@@ -17,12 +17,12 @@ constexpr std::array<std::string_view, 3> kHeldBy{"", "Operator", "Planner"};
 constexpr std::array<std::string_view, 4> kGrants{"None", "Reserved", "Held", "Unconfirmed"};
 constexpr std::array<std::string_view, 6> kEngineStates{"",         "Starting",  "Ready",
                                                         "Draining", "Succeeded", "Failed"};
-constexpr std::array<std::string_view, 3> kHeld{"", "Paused", "Offloaded"};
-constexpr std::array<std::string_view, 7> kCommands{"Pause", "Resume", "Offload", "Restore",
-                                                    "Stop",  "Shrink", "Grow"};
-constexpr std::array<std::string_view, 12> kOperations{
-    "Preempt", "Resume",  "Load",  "EvictWeights", "Pin",      "Unpin",
-    "Hold",    "Release", "Drain", "Cordon",       "Uncordon", "DrainDevice"};
+constexpr std::array<std::string_view, 4> kHeld{"", "Paused", "Offloaded", "Standby"};
+constexpr std::array<std::string_view, 8> kCommands{"Pause", "Resume", "Offload", "Restore",
+                                                    "Stop",  "Shrink", "Grow",    "Serve"};
+constexpr std::array<std::string_view, 13> kOperations{
+    "Preempt", "Resume", "Load",   "EvictWeights", "Pin",         "Unpin",  "Hold",
+    "Release", "Drain",  "Cordon", "Uncordon",     "DrainDevice", "Promote"};
 constexpr std::array<std::string_view, 3> kOperationStates{"Running", "Succeeded", "Failed"};
 
 template <typename Enum, size_t N>

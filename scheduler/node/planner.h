@@ -19,6 +19,18 @@ struct Step::Fit {
     int distance = 0; // of its weights, see Board::Weights
 };
 
+// For whom room is made.
+struct Step::Taker {
+    std::string object;
+    const Instance* instance = nullptr; // nullptr: it is a load
+    int64_t priority = 0;
+    bool preempts_lower = false;
+    LoadKey keep; // a set with this key is not dropped
+    std::string* last_decision = nullptr;
+    bool burning = false; // no timer that protects a victim delays it
+    policies::Rung furthest = policies::Rung::kEvict;
+};
+
 // How room would be made on a device.
 struct Step::RoomPlan {
     struct Move {

@@ -21,7 +21,7 @@ bool is_there(InstanceState state, Rung mode) {
 
 // Where a Shrink leads; an error when the instance cannot do with so little.
 Result<uint64_t> shrink_target(const Instance& i, std::optional<uint64_t> asked) {
-    const uint64_t least = grant_bytes_min(i.spec);
+    const uint64_t least = grant_bytes_min(i);
     if (!asked)
         return least;
     if (grant_bytes_whole(*asked) >= least)

@@ -50,6 +50,9 @@ void Step::on(const InstanceRecovered& event) {
     if (event.came_from)
         i.came_from = *event.came_from;
     i.on_hold = event.on_hold;
+    i.service = event.service;
+    i.stands_by = event.stands_by;
+    i.generation = event.generation;
     i.waiting_since = event.waiting_since.value_or(now_);
     i.disruptions = event.disruptions;
     i.running_since = now_;
@@ -189,6 +192,9 @@ void Step::finish_recovered(const Operation& operation) {
                (operation.mode == policies::Rung::kShrink && i != nullptr && is_shrunk(*i) &&
                 i->process_alive) ||
                (is(InstanceState::kEvicted) && i->reason != "EngineDied");
+        break;
+    case OperationKind::kPromote:
+        done = i != nullptr && !i->stands_by && is(InstanceState::kRunning);
         break;
     case OperationKind::kResume:
         if (is(InstanceState::kResuming) || is(InstanceState::kPending) ||

@@ -10,7 +10,7 @@
 namespace berth::node {
 
 void Step::begin_shrink(Instance& i, uint64_t grant_bytes, HeldBy held_by) {
-    const uint64_t target = std::max(grant_bytes_whole(grant_bytes), grant_bytes_min(i.spec));
+    const uint64_t target = std::max(grant_bytes_whole(grant_bytes), grant_bytes_min(i));
     if (target >= i.grant_bytes)
         return;
     stop_growing(i);
@@ -59,7 +59,7 @@ void Step::reconcile_shrink(Instance& i, EngineHeld held, uint64_t grant_bytes) 
         return begin_rung(i, policies::Rung::kOffload,
                           i.held_by == HeldBy::kNobody ? i.shrunk_by : i.held_by, i.grace);
     i.pause_late = held == EngineHeld::kPaused && i.came_from == InstanceState::kRunning;
-    i.grant_bytes_next = std::max(i.grant_bytes_next, grant_bytes_min(i.spec));
+    i.grant_bytes_next = std::max(i.grant_bytes_next, grant_bytes_min(i));
     const uint64_t slack = confirm_slack_bytes(s_.devices.at(i.devices.front()).kind);
     if (grant_bytes > i.grant_bytes_next + slack)
         return begin_rung(i, policies::Rung::kShrink, i.held_by, i.grace);

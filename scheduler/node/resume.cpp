@@ -103,7 +103,7 @@ bool Step::resume_suspended(Instance& i, const Board::Row& row, uint64_t taken, 
     const Device& device = *row.device;
     const uint64_t available =
         (row.free_bytes > taken ? row.free_bytes - taken : 0) + i.grant_bytes;
-    const uint64_t least = grant_bytes_min(i.spec);
+    const uint64_t least = grant_bytes_min(i);
     if (available < least) {
         why = Error{ErrorCode::kResourceExhausted,
                     i.name.value + " needs at least " + format_bytes(least) + " on " +

@@ -222,7 +222,7 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
         const bool answers =
             i->session && !i->command &&
             (i->state == InstanceState::kRunning || i->state == InstanceState::kPaused);
-        const uint64_t least = grant_bytes_min(i->spec);
+        const uint64_t least = grant_bytes_min(*i);
         if (answers && allows(spec, Rung::kShrink) && who.furthest >= Rung::kShrink &&
             i->grant_bytes > least)
             one.shrink_bytes = grant_bytes_whole(i->grant_bytes - least);

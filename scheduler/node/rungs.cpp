@@ -238,6 +238,8 @@ void Step::on(const CommandDone& event) {
         return confirm(*i, event.grant_bytes);
     case CommandKind::kGrow:
         return grown(*i, event);
+    case CommandKind::kServe:
+        return served(*i, event);
     case CommandKind::kStop:
         return; // the process's end is what counts
     case CommandKind::kResume:

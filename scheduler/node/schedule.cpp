@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
 #include "scheduler/node/queue.h"
+#include "scheduler/node/service.h"
 
 #include <algorithm>
 
@@ -82,6 +83,7 @@ void Step::schedule() {
     for (auto& [id, load] : s_.loads)
         if (load.state == Load::State::kPlanning && load.phase == "waiting")
             try_go(load);
+    settle_roles();
     watch_windows();
     watch_demand();
     watch_starvation();
@@ -132,6 +134,16 @@ void Step::place_unless_refused(Instance& i, Board& board, Refusal& known) {
 void Step::tend(Instance& i, Board& board) {
     if (!i.process_alive || i.substate == "Killed" || !is_settled(i))
         return;
+    if (i.restart_wanted && !i.remove_wanted)
+        if (const std::string why = wait_for_twin(s_, i); !why.empty()) {
+            if (i.message != why) {
+                i.reason = "RolloutWaits";
+                i.message = why;
+                dirty(i);
+                tell(i, false, i.reason, i.message);
+            }
+            return;
+        }
     if (i.remove_wanted || i.restart_wanted) {
         begin_rung(i, policies::Rung::kEvict, i.held_by, s_.policy.preemption.grace_period);
         return board.placed(i);
@@ -162,7 +174,8 @@ void Step::grow_all(Board& board) {
     for (auto& [name, i] : s_.instances)
         if (i.state == InstanceState::kRunning && i.session && !i.command && !i.operation &&
             !is_growing(i) && i.grant_state == GrantState::kHeld && i.spec.device_count == 1 &&
-            i.grant_bytes < wanted_bytes(i) && i.grow_after <= now_ && i.substate.empty())
+            i.grant_bytes < wanted_bytes(i) && i.grow_after <= now_ &&
+            (i.substate.empty() || i.stands_by))
             wanting.push_back(&i);
     std::sort(wanting.begin(), wanting.end(),
               [this](const Instance* a, const Instance* b) { return comes_before(s_, *a, *b); });
@@ -172,8 +185,10 @@ void Step::grow_all(Board& board) {
 
 // What it should have now.
 uint64_t Step::wanted_bytes(const Instance& i) const {
-    const uint64_t least = grant_bytes_min(i.spec), most = grant_bytes_max(i.spec);
+    const uint64_t least = grant_bytes_min(i), most = grant_bytes_max(i.spec);
     uint64_t wanted = std::max(i.grant_bytes, least);
+    if (i.floor_only) // more comes when it takes over
+        return wanted;
     if (may_grow(i))
         wanted = std::max(wanted, std::min(i.grant_bytes_resume, most));
     if (is_demanded(i) || i.cramped)
@@ -183,7 +198,7 @@ uint64_t Step::wanted_bytes(const Instance& i) const {
 
 void Step::grow(Instance& i, Board& board) {
     Board::Row* row = board.find(i.devices.front());
-    const uint64_t least = grant_bytes_min(i.spec);
+    const uint64_t least = grant_bytes_min(i);
     uint64_t wanted = wanted_bytes(i);
     const bool needed = i.grant_bytes < least || is_demanded(i) || i.cramped;
     if (row == nullptr || (!needed && !return_refusal(i, *row).empty()))

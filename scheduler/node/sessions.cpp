@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/service.h"
 #include "scheduler/node/step.h"
 
 #include <utility>
@@ -33,6 +34,8 @@ void Step::become_running(Instance& i) {
     cancel_timers(i);
     i.desired = Desired::kRunning;
     enter(i, InstanceState::kRunning);
+    if (!i.service.empty() && !i.stands_by)
+        serve(i);
     if (i.operation)
         finish_operation(*i.operation, std::nullopt, i.name.value + " is Running");
 }
@@ -73,13 +76,18 @@ void Step::on(const SessionOpened& event) {
     if (!reserved || i->grant_state != GrantState::kReserved)
         i->grant_state = GrantState::kHeld;
     dirty(*i);
-    if (check_claim(*i, event.grant_bytes) && i->substate != "Killed")
-        reconcile(*i, event.held, event.grant_bytes);
+    if (!check_claim(*i, event.grant_bytes) || i->substate == "Killed")
+        return;
+    reconcile(*i, event.held, event.grant_bytes);
+    if (i->state == InstanceState::kRunning)
+        reconcile_service(*i, event.generation);
 }
 
 // What the engine is and what the records say are brought together: the engine's facts count, and
 // what was on its way to it is sent again.
 void Step::reconcile(Instance& i, EngineHeld held, uint64_t grant_bytes) {
+    if (held == EngineHeld::kStandby) // that is no matter of its memory
+        held = EngineHeld::kNothing;
     switch (i.state) {
     case InstanceState::kStarting:
         if (i.engine_state == EngineState::kReady)
@@ -184,6 +192,7 @@ void Step::on(const EngineReport& event) {
                  i->counters.requests_done == event.counters.requests_done;
     i->counters = event.counters;
     plans_ = weigh_report(*i) || i->cramped;
+    watch_step(*i);
 }
 
 } // namespace berth::node

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
+#include "scheduler/node/service.h"
 
 #include <algorithm>
 
@@ -17,7 +18,9 @@ uint64_t Step::grant_size(const Instance& i, const std::vector<Fit>& fits) const
         const uint64_t overhead = fits.front().row->overhead_bytes;
         left = std::min(left, each > overhead ? each - overhead : 0);
     }
-    return std::clamp(grant_bytes_whole(left), grant_bytes_min(i.spec), grant_bytes_max(i.spec));
+    const uint64_t least = grant_bytes_min(i);
+    return std::clamp(grant_bytes_whole(left), least,
+                      i.floor_only ? least : grant_bytes_max(i.spec));
 }
 
 void Step::start_process(Instance& i, Board& board, const std::vector<Fit>& fits) {
@@ -45,6 +48,8 @@ void Step::start_process(Instance& i, Board& board, const std::vector<Fit>& fits
     i.counters = Counters{};
     i.last_decision.clear();
     ++i.starts;
+    if (!i.service.empty() && !i.stands_by)
+        begin_generation(i);
     if (model != nullptr) {
         const WeightSet* set = resident(s_, load_key(*model, i.devices.front()));
         i.weights = set->id;

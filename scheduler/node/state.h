@@ -28,6 +28,7 @@ enum class OperationKind {
     kCordon,
     kUncordon,
     kDrainDevice,
+    kPromote,
 };
 enum class OperationState { kRunning, kSucceeded, kFailed };
 struct Operation {
@@ -61,6 +62,7 @@ struct Timer {
         kTiers,     // a copy, or a drop, is to be tried again
         kPlan,      // something that the planner waits for is due
         kGrow,      // a Grow is not answered
+        kServe,     // a Serve is not answered, or to be tried again
     } kind = Kind::kRung;
     InstanceName instance;
     LoadId load{};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/step.h"
 
+#include "scheduler/node/service.h"
+
 #include <chrono>
 #include <utility>
 
@@ -85,6 +87,8 @@ void StepBase::enter(Instance& i, InstanceState state, std::string substate, std
     }
     i.state = state;
     i.substate = std::move(substate);
+    if (state == InstanceState::kRunning && i.stands_by && i.substate.empty())
+        i.substate = "Standby";
     i.reason = std::move(reason);
     i.message = std::move(message);
     dirty(i);
@@ -118,6 +122,7 @@ void StepBase::cancel(std::optional<TimerId>& slot) {
 void StepBase::cancel_timers(Instance& i) {
     cancel(i.timer);
     cancel(i.aside_timer);
+    cancel(i.serve_timer);
 }
 
 void StepBase::send(Instance& i, CommandKind kind, uint64_t grant_bytes) {
@@ -133,6 +138,10 @@ void StepBase::send(Instance& i, CommandKind kind, uint64_t grant_bytes) {
     command.grace_ms = std::chrono::ceil<std::chrono::milliseconds>(i.grace).count();
     command.canary = s_.policy.resume.verify_canary;
     command.kv = s_.policy.preemption.kv_on_offload;
+    command.generation = i.generation;
+    command.hand_over = kind == CommandKind::kStop && has_successor(s_, i);
+    if (command.hand_over)
+        command.grace_ms = 0; // the successor goes on where it stands
     if (kind == CommandKind::kOffload) {
         uint64_t host_bytes = i.grant_bytes;
         for (const auto& [name, other] : s_.instances)

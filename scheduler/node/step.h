@@ -90,7 +90,6 @@ class Step : private StepBase {
     void on(const WeightsEvict& event);
     void drop(WeightSet& set);
     std::string users_of(const WeightSet& set) const;
-
     struct Fit;      // planner.h
     struct RoomPlan; // planner.h
     struct Search;   // planner.h
@@ -120,16 +119,7 @@ class Step : private StepBase {
     void wait_for_room(Instance& i, const std::string& reason, const std::string& message,
                        const Decision* decision = nullptr);
     // room.cpp
-    struct Taker {
-        std::string object;
-        const Instance* instance = nullptr; // nullptr: it is a load
-        int64_t priority = 0;
-        bool preempts_lower = false;
-        LoadKey keep; // a set with this key is not dropped
-        std::string* last_decision = nullptr;
-        bool burning = false; // no timer that protects a victim delays it
-        policies::Rung furthest = policies::Rung::kEvict;
-    };
+    struct Taker; // planner.h
     // Starts to free `shortage` bytes for `who`; true when they are coming.
     bool make_room(const DeviceId& device, uint64_t shortage, const Taker& who, std::string& why);
     RoomPlan plan_room(const Board& board, const Board::Row& row, uint64_t needed_bytes,
@@ -157,7 +147,6 @@ class Step : private StepBase {
     uint64_t margin_bytes(const DeviceId& device) const;
     void come_back(Instance& i, Board& board);
     void watch_starvation();
-
     // preempt.cpp, rungs.cpp
     void on(const OperatorPreempt& event);
     std::optional<Error> preempt_refusal(const Instance& i, policies::Rung mode) const;
@@ -174,7 +163,6 @@ class Step : private StepBase {
     void on(const BytesConfirmed& event);
     void confirm(Instance& i, uint64_t claimed);
     void on(const ProcessStopped& event);
-
     // resize.cpp: while it runs
     void begin_shrink(Instance& i, uint64_t grant_bytes, HeldBy held_by);
     void shrunk(Instance& i, uint64_t left);
@@ -226,6 +214,18 @@ class Step : private StepBase {
     void become_running(Instance& i);
     bool check_claim(Instance& i, uint64_t grant_bytes);
     void on(const ProcessInspected& event);
+    // service.cpp: who answers a socket
+    void settle_roles();
+    void settle_roles(const std::vector<Instance*>& all);
+    void take_over(Instance& i, const Instance* before);
+    void begin_generation(Instance& i);
+    void serve(Instance& i);
+    void served(Instance& i, const CommandDone& event);
+    void serve_due(Instance& i);
+    void reconcile_service(Instance& i, uint64_t generation);
+    void watch_step(Instance& i);
+    void on(const ProcessDying& event);
+    void on(const OperatorPromote& event);
     void on(const ProcessExited& event);
     void on(const LeaderExited& event);
     void on(const KillRefused& event);

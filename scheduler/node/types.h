@@ -83,8 +83,8 @@ enum class GrantState {
 // An engine's own word (the wire's State message).
 enum class EngineState { kUnknown, kStarting, kReady, kDraining, kSucceeded, kFailed };
 // What keeps a returning engine from running (Hello.held).
-enum class EngineHeld { kNothing, kPaused, kOffloaded };
-enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop, kShrink, kGrow };
+enum class EngineHeld { kNothing, kPaused, kOffloaded, kStandby };
+enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop, kShrink, kGrow, kServe };
 
 using Phases = std::map<std::string, double>; // name of a phase -> milliseconds
 
@@ -104,6 +104,7 @@ struct Counters {
     // Milliseconds at kPercentiles over its last requests; 0: none in that time.
     std::array<double, 6> ttft_ms{};
     std::array<double, 6> tpot_ms{};
+    uint64_t step_ms = 0; // how long its step under way has taken; 0: none is
     bool operator==(const Counters&) const = default;
 };
 
@@ -121,7 +122,7 @@ std::string_view to_string(Desired desired);     // "Running", "Paused", "Suspen
 std::string_view to_string(HeldBy held_by);      // "", "Operator", "Planner"
 std::string_view to_string(GrantState state);    // "None", "Reserved", "Held", "Unconfirmed"
 std::string_view to_string(EngineState state);   // "", "Starting", "Ready", ...
-std::string_view to_string(EngineHeld held);     // "", "Paused", "Offloaded"
+std::string_view to_string(EngineHeld held);     // "", "Paused", "Offloaded", ...
 std::string_view to_string(CommandKind kind);    // "Pause", ...
 // The reverse of to_string; nullopt-like InvalidArgument for an unknown word.
 Result<InstanceState> instance_state_from(std::string_view name);

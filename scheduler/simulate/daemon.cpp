@@ -159,6 +159,7 @@ struct Daemon::ByKind {
         d.memory_->pin({a.set.device, a.set.id}, a.set.pinned);
     }
     void operator()(const node::StartProcess& a) const { d.start_process(a, recorded); }
+    void operator()(const node::TellRules&) const { d.engines_->follow(d.documents_); }
     void operator()(const node::OperationDone& a) const { d.on_answer(a.operation); }
     void operator()(const node::TerminateProcess& a) const {
         d.engines_->signal(a.instance, a.process, SIGTERM);

@@ -2,6 +2,9 @@
 // What happens to simulated engines from outside, and what others may know of them.
 #include "scheduler/simulate/engines.h"
 
+#include <algorithm>
+#include <csignal>
+
 namespace berth::simulate {
 
 using std::chrono::milliseconds;
@@ -70,6 +73,85 @@ void Engines::disconnect(const node::InstanceName& instance) {
 void Engines::fall_silent(const node::InstanceName& instance) {
     if (Engine* engine = find(instance))
         engine->silent = true;
+}
+
+// The kernel would let only one have the journal; the node must not rest on that.
+std::optional<Error> Engines::serve(Engine& engine, uint64_t generation) {
+    for (const auto& [pid, other] : engines_)
+        if (&other != &engine && other.service == engine.service && other.serving > 0)
+            stage_.wrong("split-brain", engine.key + " is to answer " + engine.service +
+                                            " as generation " + std::to_string(generation) +
+                                            " while " + other.key + " does, as " +
+                                            std::to_string(other.serving));
+    uint64_t& last = generations_[engine.service];
+    if (generation == engine.serving)
+        return std::nullopt;
+    if (generation <= last) {
+        if (!stage_.records_lost)
+            stage_.wrong("stale-generation", engine.key + " is to answer as generation " +
+                                                 std::to_string(generation) + " after " +
+                                                 std::to_string(last));
+        return Error{ErrorCode::kFailedPrecondition, "a later one has served", "StaleGeneration",
+                     0};
+    }
+    engine.serving = last = generation;
+    return std::nullopt;
+}
+
+void Engines::follow(const policies::Documents& documents) {
+    std::erase_if(generations_, [&](const auto& one) {
+        const policies::InstanceSpec* spec = documents.find_instance(one.first);
+        return spec == nullptr || spec->engine.listen.empty();
+    });
+}
+
+void Engines::stick(const node::InstanceName& instance) {
+    Engine* engine = find(instance);
+    if (engine == nullptr || engine->service.empty() || !engine->session ||
+        engine->says != node::EngineState::kReady)
+        return;
+    engine->silent = true;
+    node::EngineReport stuck;
+    stuck.instance = instance;
+    stuck.counters.requests_running = 1;
+    stuck.counters.step_ms = 60'000;
+    ear_.post(stuck);
+}
+
+void Engines::signal(const node::InstanceName& instance, const node::ProcessRef& process,
+                     int number) {
+    Engine* engine = find(instance);
+    if (engine == nullptr || engine->process.pid != process.pid || !engine->watched)
+        return;
+    if (engine->process.start_ticks != process.start_ticks)
+        return stage_.wrong("pid-reuse", "signal " + std::to_string(number) + " for an earlier " +
+                                             "process with pid " + std::to_string(process.pid) +
+                                             " reaches " + engine->key);
+    const node::ProcessRef ref = engine->process;
+    if (number == SIGSTOP) {
+        engine->stopped = true;
+        work(*engine);
+    } else if (number == SIGCONT) {
+        engine->stopped = false;
+        work(*engine);
+        for (Calendar::Deed& deed : std::exchange(engine->when_continued, {}))
+            stage_.after(milliseconds(0), std::move(deed));
+    } else if (number == SIGTERM) {
+        signal(instance, process, SIGCONT); // as the actor does
+        if (!stage_.fault("end " + engine->key + " ignores SIGTERM", 100))
+            later(ref, dice_of(*engine, "term").ms(1, 200),
+                  [this](Engine& e) { end(e, false, "killed by SIGTERM"); });
+    } else if (number == SIGKILL) {
+        if (engine->cannot_be_killed ||
+            stage_.fault("end " + engine->key + " cannot be killed", 60)) {
+            engine->cannot_be_killed = true;
+            return;
+        }
+        stage_.after(dice_of(*engine, "kill").ms(1, 20), [this, ref] {
+            if (Engine* e = find(ref))
+                end(*e, false, "killed by SIGKILL");
+        });
+    }
 }
 
 void Engines::arrivals(const node::InstanceName& instance, uint64_t requests, bool burning) {

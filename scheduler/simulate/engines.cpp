@@ -2,7 +2,6 @@
 #include "scheduler/simulate/engines.h"
 
 #include <algorithm>
-#include <csignal>
 
 namespace berth::simulate {
 
@@ -52,6 +51,8 @@ node::ProcessRef Engines::start(const node::StartProcess& start, const std::stri
     engine.process = {next_pid(), ++ticks_};
     engine.token = token;
     engine.driver = start.spec.engine.driver;
+    if (!start.spec.engine.listen.empty())
+        engine.service = start.spec.standby_of.empty() ? start.spec.name : start.spec.standby_of;
     engine.devices = start.devices;
     engine.grant_asked = start.grant_bytes;
     if (const node::NodeState* state = ear_.state())
@@ -100,7 +101,7 @@ void Engines::connect(Engine& engine) {
     engine.session = engine.watched = true;
     const uint64_t granted = found->second.grant_bytes;
     ear_.post(node::SessionOpened{engine.instance, process, "engine", "", engine.grant, engine.says,
-                                  engine.held});
+                                  engine.held, engine.serving});
     if (!engine.attached)
         later(process, dice.ms(1, 20), [this, granted](Engine& e) { attach(e, granted); });
     else
@@ -273,6 +274,9 @@ void Engines::obey(Engine& engine, const node::SendCommand& command) {
             engine.held = EngineHeld::kNothing;
         take(engine, std::max(engine.grant, command.grant_bytes));
         break;
+    case node::CommandKind::kServe:
+        done.error = serve(engine, command.generation);
+        break;
     case node::CommandKind::kStop:
         engine.ends = true;
         work(engine);
@@ -343,50 +347,20 @@ void Engines::end(Engine& engine, bool clean, const std::string& how) {
     // Of another's child only the end is known.
     node::ProcessExited exited{gone.instance, gone.process, clean && gone.own_child,
                                gone.own_child ? how : "ended", "log"};
+    // Its connection may be seen to close long before the kernel is done with it.
+    const bool slowly = gone.watched && gone.session && dice.one_in(3);
+    if (slowly)
+        stage_.after(dice.ms(1, 3),
+                     [this, gone] { ear_.post(node::ProcessDying{gone.instance, gone.process}); });
     if (gone.watched)
-        stage_.after(dice.ms(0, 3), [this, exited] { ear_.post(exited); });
+        stage_.after(slowly ? dice.ms(4, 900) : dice.ms(0, 3),
+                     [this, exited] { ear_.post(exited); });
     if (gone.session)
         stage_.after(dice.ms(0, 3), [this, gone] {
             // A newer connection of the same instance has replaced it otherwise.
             if (const Engine* next = find(gone.instance); next == nullptr || !next->session)
                 ear_.post(node::SessionClosed{gone.instance});
         });
-}
-
-void Engines::signal(const node::InstanceName& instance, const node::ProcessRef& process,
-                     int number) {
-    Engine* engine = find(instance);
-    if (engine == nullptr || engine->process.pid != process.pid || !engine->watched)
-        return;
-    if (engine->process.start_ticks != process.start_ticks)
-        return stage_.wrong("pid-reuse", "signal " + std::to_string(number) + " for an earlier " +
-                                             "process with pid " + std::to_string(process.pid) +
-                                             " reaches " + engine->key);
-    const node::ProcessRef ref = engine->process;
-    if (number == SIGSTOP) {
-        engine->stopped = true;
-        work(*engine);
-    } else if (number == SIGCONT) {
-        engine->stopped = false;
-        work(*engine);
-        for (Calendar::Deed& deed : std::exchange(engine->when_continued, {}))
-            stage_.after(milliseconds(0), std::move(deed));
-    } else if (number == SIGTERM) {
-        signal(instance, process, SIGCONT); // as the actor does
-        if (!stage_.fault("end " + engine->key + " ignores SIGTERM", 100))
-            later(ref, dice_of(*engine, "term").ms(1, 200),
-                  [this](Engine& e) { end(e, false, "killed by SIGTERM"); });
-    } else if (number == SIGKILL) {
-        if (engine->cannot_be_killed ||
-            stage_.fault("end " + engine->key + " cannot be killed", 60)) {
-            engine->cannot_be_killed = true;
-            return;
-        }
-        stage_.after(dice_of(*engine, "kill").ms(1, 20), [this, ref] {
-            if (Engine* e = find(ref))
-                end(*e, false, "killed by SIGKILL");
-        });
-    }
 }
 
 } // namespace berth::simulate

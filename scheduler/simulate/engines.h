@@ -48,6 +48,8 @@ class Engines {
         bool session = false, attached = false, silent = false, ends = false;
         node::EngineState says = node::EngineState::kStarting;
         node::EngineHeld held = node::EngineHeld::kNothing;
+        std::string service;  // by whose name it answers a socket; empty: it has none
+        uint64_t serving = 0; // as which it does
         uint64_t commands = 0;
         uint64_t connects_refused = 0;
         uint64_t loads_asked = 0; // for its weights, which were gone when it came for them
@@ -85,7 +87,9 @@ class Engines {
     void disconnect(const node::InstanceName& instance);
     void fall_silent(const node::InstanceName& instance);
     void arrivals(const node::InstanceName& instance, uint64_t requests, bool burning);
-    void calm_down(); // what could not be killed ends at last
+    void stick(const node::InstanceName& instance);    // a step of its does not end
+    void follow(const policies::Documents& documents); // what has no service now loses its journal
+    void calm_down();                                  // what could not be killed ends at last
 
     const std::map<int, Engine>& all() const { return engines_; }
     const std::map<node::InstanceName, Job>& jobs() const { return jobs_; }
@@ -109,6 +113,7 @@ class Engines {
     void ask_for_weights(Engine& engine, uint64_t grant_bytes);
     void ready(Engine& engine);
     void obey(Engine& engine, const node::SendCommand& command);
+    std::optional<Error> serve(Engine& engine, uint64_t generation);
     void answer(Engine& engine, node::CommandDone done);
     void take(Engine& engine, uint64_t grant_bytes);
     void give(Engine& engine, uint64_t grant_bytes, bool lags);
@@ -126,7 +131,8 @@ class Engines {
     std::map<node::InstanceName, Job> jobs_;
     std::map<node::InstanceName, uint64_t> starts_;
     std::map<node::InstanceName, node::ProcessRef> earlier_;
-    std::vector<int> free_pids_; // used again soon
+    std::map<std::string, uint64_t> generations_; // the latest of each service
+    std::vector<int> free_pids_;                  // used again soon
     int last_pid_ = 100;
     uint64_t ticks_ = 1000;
 };

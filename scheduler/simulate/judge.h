@@ -45,6 +45,7 @@ class Judge {
     void remember();
     bool is_urgent(const std::string& object) const;
     void check_waiting(const node::Instance& i);
+    void check_answered(const node::Instance& i);
     bool is_excused(const node::Instance& i) const;
     uint64_t need(const node::Instance& i, const node::DeviceId& device) const;
     uint64_t others_need(const node::Instance& i, const node::DeviceId& device) const;

@@ -104,7 +104,22 @@ void Judge::when_settled() {
         }
         if (waits(i))
             check_waiting(i);
+        check_answered(i);
     }
+}
+
+// Whoever could answer a socket does, or the other of its pair.
+void Judge::check_answered(const node::Instance& i) {
+    if (i.spec.engine.listen.empty() || i.state != InstanceState::kRunning || !i.session ||
+        state().policy.mode == policies::PolicyMode::kOff)
+        return;
+    const std::string& service = i.spec.standby_of.empty() ? i.spec.name : i.spec.standby_of;
+    const bool answered = std::ranges::any_of(engines_->all(), [&](const auto& one) {
+        return one.second.service == service && one.second.serving > 0;
+    });
+    if (!answered)
+        stage_.wrong("nobody-answers",
+                     text_of(i) + " runs, and nobody answers the socket of " + service);
 }
 
 bool Judge::is_excused(const node::Instance& i) const {
@@ -125,7 +140,7 @@ uint64_t Judge::need(const node::Instance& i, const node::DeviceId& device) cons
     const bool cuda = found != state().devices.end() && found->second.kind == DeviceKind::kCuda;
     const uint64_t margin =
         state().policy.resume.memory_margin_bytes.value_or(cuda ? node::kCudaMarginBytes : 0);
-    const uint64_t grant = node::grant_bytes_min(i.spec);
+    const uint64_t grant = node::grant_bytes_min(i);
     if (i.state == InstanceState::kSuspended)
         return grant + margin;
     const uint64_t process = grant + node::process_overhead_bytes(state(), device) + margin;

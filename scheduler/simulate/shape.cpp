@@ -183,6 +183,29 @@ policies::PolicySpec draw_policy(Dice dice, const Shape& shape) {
 
 namespace {
 
+// Some answer a socket that outlives them, and the next one may stand by for them.
+void pair_up(Dice dice, Shape& shape) {
+    auto& all = shape.documents.instances;
+    for (size_t n = 0; n < all.size(); ++n) {
+        policies::InstanceSpec& one = all[n];
+        if (one.engine.driver != policies::DriverKind::kBerth || shape.jobs.contains(one.name) ||
+            !dice.one_in(3))
+            continue;
+        one.engine.listen = "127.0.0.1:" + std::to_string(8000 + n);
+        one.engine.step_deadline = seconds(5);
+        if (n + 1 == all.size() || dice.one_in(3))
+            continue;
+        policies::InstanceSpec& standby = all[++n];
+        const std::string name = standby.name;
+        shape.jobs.erase(name);
+        standby = one;
+        standby.name = name;
+        standby.standby_of = one.name;
+        standby.standby_grant =
+            dice.one_in(2) ? policies::StandbyGrant::kReserved : policies::StandbyGrant::kTakeOver;
+    }
+}
+
 // Every second one is of a class that makes the others give way, ends soon and comes again.
 void contest(Shape& shape) {
     policies::PolicySpec& policy = *shape.documents.policy;
@@ -248,6 +271,8 @@ Shape draw_shape(uint64_t seed, const std::set<std::string>& without, ShapeLimit
     }
     if (limits.contested)
         contest(shape);
+    else
+        pair_up(all.of("pairs"), shape);
     return shape;
 }
 

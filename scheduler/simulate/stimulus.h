@@ -32,6 +32,8 @@ struct Stimulus {
         kProgramExits, // cleanly, without having been asked
         kDisconnects,
         kFallsSilent,
+        kSticks, // a step that does not end
+        kPromote,
         kArrivals,  // a: requests; b: 1 when they miss their target
         kDocuments, // a: what changes, b: how
         kCheckpointChanges,

@@ -57,6 +57,9 @@ bool World::operators_do(const Stimulus& s) {
     case Stimulus::Kind::kDrainDevice:
         daemon_.post(node::DeviceDrain{ask(s), device, milliseconds(s.a * 5), "", dry});
         return true;
+    case Stimulus::Kind::kPromote:
+        daemon_.post(node::OperatorPromote{ask(s), node::InstanceName(s.object), "", dry});
+        return true;
     case Stimulus::Kind::kLoad:
         daemon_.post(node::LoadRequested{
             node::ModelName(s.object), "", "auto",
@@ -88,6 +91,8 @@ void World::programs_do(const Stimulus& s) {
         return engines_.disconnect(instance);
     case Stimulus::Kind::kFallsSilent:
         return engines_.fall_silent(instance);
+    case Stimulus::Kind::kSticks:
+        return engines_.stick(instance);
     case Stimulus::Kind::kArrivals:
         return engines_.arrivals(instance, s.a, s.b == 1);
     case Stimulus::Kind::kGuestTakes:

@@ -18,8 +18,10 @@ TEST_P(OffloadModes, AnswersAreTheSameThroughOffloadsAndRestores) {
         const CommandDone off = engine.host.order(CommandKind::kOffload, 0, GetParam());
         ASSERT_FALSE(off.error) << off.error->message;
         EXPECT_EQ(off.grant_bytes, 0U);
-        EXPECT_EQ(off.host_bytes > 0, GetParam() != "Drop");
-        EXPECT_EQ(engine.engine().stats().held, "Offloaded");
+        const EngineStats now = engine.engine().stats();
+        if (now.requests_running + now.requests_waiting > 0) // all may have ended by now
+            EXPECT_EQ(off.host_bytes > 0, GetParam() != "Drop");
+        EXPECT_EQ(now.held, "Offloaded");
         EXPECT_FALSE(engine.engine().stats().ready);
         const uint64_t before = engine.host.tokens();
         EXPECT_FALSE(engine.host.order(CommandKind::kOffload, 0, GetParam()).error);

@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <map>
 #include <thread>
 
@@ -73,6 +74,9 @@ class FakeHost final : public EngineHost {
         const std::lock_guard lock(mutex_);
         steps_told += step.count() > 0 ? 1 : 0;
     }
+    void step_begins() override { ++steps_begun; }
+    void step_ends() override { ++steps_ended; }
+    void serves_as(uint64_t generation) override { serving = generation; }
     uint64_t gate_pauses() const override {
         const std::lock_guard lock(mutex_);
         return static_cast<uint64_t>(yields);
@@ -86,12 +90,17 @@ class FakeHost final : public EngineHost {
     void note_latency(double, double) override {}
 
     CommandDone order(CommandKind kind, uint64_t grant_bytes = 0, const std::string& kv = "Save") {
+        return order_with(kind, [&](Command& command) {
+            command.grant_bytes = grant_bytes;
+            command.kv = kv;
+        });
+    }
+    CommandDone order_with(CommandKind kind, const std::function<void(Command&)>& fill) {
         std::unique_lock lock(mutex_);
         Command command;
         command.id = ++next_id_;
         command.kind = kind;
-        command.grant_bytes = grant_bytes;
-        command.kv = kv;
+        fill(command);
         if (kind == CommandKind::kPause)
             pause_id_ = command.id;
         if (kind == CommandKind::kResume)
@@ -135,6 +144,7 @@ class FakeHost final : public EngineHost {
     int yields = 0;
     uint64_t steps_told = 0;
     std::atomic<int> raised{0};
+    std::atomic<uint64_t> steps_begun{0}, steps_ended{0}, serving{0};
 
   private:
     mutable std::mutex mutex_;
@@ -265,6 +275,8 @@ struct TestParts {
 class RunningEngine {
   public:
     explicit RunningEngine(bool drain = true, uint64_t host_blocks_max = 4096)
+        : RunningEngine(nullptr, drain, host_blocks_max) {}
+    explicit RunningEngine(SocketSide* socket, bool drain = true, uint64_t host_blocks_max = 4096)
         : parts_(host_blocks_max), grant(parts_.grant) {
         EngineSettings settings;
         settings.model_name = "tiny";
@@ -275,6 +287,8 @@ class RunningEngine {
         settings.drain_on_stop = drain;
         engine_ = std::make_unique<Engine>(
             settings, Engine::Parts{host, *parts_.scheduler, *parts_.runner, *parts_.memory});
+        if (socket != nullptr)
+            engine_->use(*socket);
         thread_ = std::thread([this] { ended = engine_->run(); });
     }
     RunningEngine(const RunningEngine&) = delete;

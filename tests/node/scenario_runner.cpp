@@ -155,6 +155,9 @@ std::string Runner::drive() {
                 ready.state = EngineState::kReady;
                 wrong += event(ready);
             }
+        } else if (const auto* command = std::get_if<SendCommand>(&action);
+                   command != nullptr && command->kind == CommandKind::kServe) {
+            wrong = event(CommandDone{command->instance, command->command, std::nullopt, 0, 0, {}});
         }
     }
     return wrong;
@@ -186,6 +189,8 @@ std::string Runner::given(const Words& words) {
 }
 
 std::string Runner::when(const Words& words) {
+    if (auto done = when_service(words))
+        return *done;
     if (auto done = when_asking(words))
         return *done;
     if (auto done = when_ladder(words))
@@ -350,6 +355,11 @@ std::string Runner::when_recovered(const Words& words) {
     record.never_started = words[6] == "nowhere";
     if (words[6] != "unseen" && words[6] != "nowhere")
         record.process = ProcessRef{next_pid_++, 1};
+    if (has(words, "standby") || has(words, "generation"))
+        record.service = "chat";
+    record.stands_by = has(words, "standby");
+    record.generation =
+        std::stoull(word_after(words, record.stands_by ? "standby" : "generation", "0"));
     record.token_sha256 = "hash"; // on disk before a process is started
     record.devices = {DeviceId("host-0")};
     record.weights = WeightSetId("tiny");

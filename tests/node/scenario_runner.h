@@ -65,6 +65,14 @@
 // - when found cordon D
 // - then NAME on D | nowhere
 //
+// Of pairs that answer one socket (scenario_service.cpp):
+//
+// - when NAME dies (its end has begun), when NAME steps for TIME, when NAME returns as GENERATION
+// - when NAME is told to wait (its Serve comes too early)
+// - when OP promotes NAME [dry]
+// - when recovered ... [generation N | standby N]
+// - then NAME answers as GENERATION | stands by
+//
 // "action" looks at what has been done since the last `when`. The invariants are checked after each
 // event. Fires timers in order as time passes.
 namespace berth::node::test {
@@ -98,6 +106,8 @@ class Runner {
     std::optional<std::string> then_ladder(const Words& words, const std::string& rest) const;
     std::optional<std::string> when_asking(const Words& words);
     std::optional<std::string> then_asking(const Words& words) const;
+    std::optional<std::string> when_service(const Words& words);
+    std::optional<std::string> then_service(const Words& words) const;
     std::string given_copy(const Words& words);
     std::string when_copy(const Words& words);
     std::string when_changed(const Words& words);

@@ -83,7 +83,9 @@ TEST(Faults, AreNamedWithTheirPlaceAndTheNearestName) {
         {policy("  memory: {imageLimit: 1Gi}\n"), "needs imageDir"},
         {policy("  preemption: {preemptMode: [Pause, Pause]}\n"), "'Pause' is given twice"},
         {policy("  attach: {onMismatch: Maybe}\n"), "onMismatch"},
-        {policy("  sharing: {compute: MPS}\n"), "'MPS' is still to come"},
+        {policy("  sharing: {compute: MPS}\n"), "field 'spec.sharing.batchShareWhenBusy': under "
+                                                "compute: MPS it is the share of the GPU's"},
+        {policy("  sharing: {compute: MPS, batchShareWhenBusy: SLO}\n"), "from 1% to 100%"},
         {policy("  sharing: {batchShareWhenBusy: 120%}\n"), "batchShareWhenBusy"},
         {policy("  tenants: [{name: t, mayAttach: [x]}]\n"), "no Model 'x'"},
         {instance("  priorityClassName: onlien\n"),
@@ -183,6 +185,46 @@ TEST(Faults, NumbersThatAreImpossibleAreRefused) {
         {process("  resources: {limits: {memory: 1Gi}, requests: {memory: 2Gi}}\n"),
          "f.yaml:5:32: field 'spec.resources.limits.memory': limits.memory (1Gi) is less than "
          "requests.memory (2Gi)"},
+    });
+}
+
+TEST(Faults, SocketsAndStandbysThatCannotBeAreRefused) {
+    const auto served = [](const std::string& name, const std::string& engine,
+                           const std::string& more = "") {
+        return "kind: Instance\nmetadata: {name: " + name +
+               "}\nspec:\n  model: m\n  resources: {limits: {memory: 1Gi}}\n" + more +
+               "  engine: {command: [e]" + engine + "}\n";
+    };
+    const std::string model = "kind: Model\nmetadata: {name: m}\nspec: {path: /m}\n---\n";
+    const std::string chat = model + served("chat", ", listen: '127.0.0.1:8000'") + "---\n";
+    const auto spare = [](const std::string& spec, const std::string& name = "spare") {
+        return "kind: Instance\nmetadata: {name: " + name + "}\nspec: {" + spec + "}\n";
+    };
+    expect_faults({
+        {model + served("chat", ", listen: '8000'"), "field 'spec.engine.listen': "},
+        {model + served("chat", ", listen: 'unix:run/x'"),
+         "a Unix socket's path begins with '/', found 'run/x'"},
+        {model + served("chat", ", journal: false"),
+         "field 'spec.engine.journal': needs listen: the address of a socket"},
+        {model + served("chat", ", stepDeadline: 1s"),
+         "field 'spec.engine.stepDeadline': needs listen"},
+        {model + served("chat", ", listen: '127.0.0.1:8000', stepDeadline: 0s"), "above 0"},
+        {chat + served("talk", ", listen: '127.0.0.1:8000'"),
+         "'127.0.0.1:8000' is the address of Instance 'talk' too"},
+        {model + served("chat", "", "  standby: {grant: Reserved}\n"),
+         "field 'spec.standby': needs standbyOf"},
+        {chat + spare("standbyOf: chit"), "Instance 'spare': field 'spec.standbyOf': no other "
+                                          "Instance 'chit'; did you mean 'chat'?"},
+        {chat + spare("standbyOf: spare"), "no other Instance 'spare'"},
+        {chat + spare("standbyOf: chat, model: m"),
+         "field 'spec.model': a standby takes it from 'chat'"},
+        {chat + spare("standbyOf: chat, standby: {grant: Some}"), "unknown value 'Some'"},
+        {chat + spare("standbyOf: chat") + "---\n" + spare("standbyOf: chat", "other"),
+         "'chat' has a standby already: 'other'"},
+        {chat + spare("standbyOf: chat") + "---\n" + spare("standbyOf: spare", "other"),
+         "'spare' is itself a standby of 'chat'"},
+        {model + served("chat", "") + "---\n" + spare("standbyOf: chat"),
+         "has no engine.listen with driver berth"},
     });
 }
 

@@ -138,7 +138,12 @@ spec:
   tenant: t
   slo: {ttft: 1s, tpot: 1s}
   resources: {limits: {memory: 1Gi}}
-  engine: {command: [e], user: u, environment: {A: b}, workingDirectory: /}
+  engine: {command: [e], user: u, environment: {A: b}, workingDirectory: /, listen: "127.0.0.1:8000",
+           journal: true, stepDeadline: 5s}
+---
+kind: Instance
+metadata: {name: spare}
+spec: {standbyOf: i, standby: {grant: Reserved}}
 """
 
 
@@ -186,7 +191,7 @@ def test_no_field_is_read_and_then_left_out_of_what_is_printed(tmp_path):
     "kind: ColocationPolicy\nmetadata: {name: p}\nspec: {preemption: {reclaimDeadline: 5 s}}",
     "kind: ColocationPolicy\nmetadata: {name: p}\nspec: {preemption: {minPriorityDelta: 0}}",
     "kind: ColocationPolicy\nmetadata: {name: p}\nspec: {memory: {hostTier: 4Gb}}",
-    "kind: ColocationPolicy\nmetadata: {name: p}\nspec: {sharing: {compute: MPS}}",
+    "kind: ColocationPolicy\nmetadata: {name: p}\nspec: {sharing: {compute: Mps}}",
     "kind: ColocationPolicy\nmetadata: {name: p}\nspec: {sharing: {batchShareWhenBusy: 120%}}",
     "kind: ColocationPolicy\nmetadata: {name: p}\nspec: {triggers: [{class: online, on: QueueDepth}]}",
     "kind: ColocationPolicy\nmetadata: {name: p}\nspec: {triggers: [{class: online, on: "

@@ -287,7 +287,7 @@ TEST(Yaml, EachExampleIsValidAndWithoutAdviceAndReadsBackEqual) {
         EXPECT_EQ(*read_once, *again) << entry.path();
         ++count;
     }
-    EXPECT_EQ(count, 5U);
+    EXPECT_EQ(count, 6U);
     const Documents tenants = load_paths({std::string(BERTH_CONFIGS) +
                                           "/policies/examples/5-three-tenants-eight-gpus.yaml"})
                                   .value();

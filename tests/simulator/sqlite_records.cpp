@@ -32,8 +32,8 @@ class Comparison {
 std::string difference(const node::InstanceRecovered& is, const node::InstanceRecovered& was) {
     const auto& [name, state, desired, held_by, reason, message, devices, weights, process, alive,
                  never_started, token, digest, endpoint, grant, grant_resume, grant_next, shrunk_by,
-                 came_from, overhead, host, starts, restarts, phases, on_hold, waiting_since,
-                 disruptions] = was;
+                 came_from, overhead, host, starts, restarts, phases, on_hold, service, stands_by,
+                 generation, waiting_since, disruptions] = was;
     return Comparison("the record of " + name.value)
         .same(is.name == name && is.alive == alive && is.never_started == never_started, "name")
         .same(is.state == state, "state")
@@ -50,6 +50,8 @@ std::string difference(const node::InstanceRecovered& is, const node::InstanceRe
         .same(is.starts == starts && is.restarts == restarts, "count of starts")
         .same(is.phases == phases, "phases")
         .same(is.on_hold == on_hold, "hold")
+        .same(is.service == service && is.stands_by == stands_by && is.generation == generation,
+              "service")
         .same(is.waiting_since.has_value() == waiting_since.has_value(), "wait")
         .same(is.disruptions.size() == disruptions.size(), "count of disruptions")
         .words();

@@ -11,6 +11,7 @@ fi
 read -r command
 printf '%s\n' "$command" >> "$folder/asked.txt"
 case $command in
+quit) kill "$(cat "$folder/nvidia-cuda-mps-control.pid")" ;;
 get_server_list) echo 4242 ;;
 get_client_list*) cat "$folder/clients.txt" ;;
 terminate_client*)

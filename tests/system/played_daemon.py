@@ -34,13 +34,14 @@ def _receive(connection):
     return (json.loads(text) if text else None), fds
 
 
-def load_weights(environment, folder=MODEL):
-    """Runs berth-loader as berthd does. The Attached fields, and the descriptors."""
+def load_weights(environment, folder=MODEL, more=()):
+    """Runs berth-loader as berthd does, with `more` arguments. The Attached fields, and the
+    descriptors."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         with subprocess.Popen([BIN / "berth-loader", "--model", folder, "--device", "host-0",
                                "--environment", json.dumps(environment), "--control-fd",
-                               str(theirs.fileno())], pass_fds=[theirs.fileno()]) as loader:
+                               str(theirs.fileno()), *more], pass_fds=[theirs.fileno()]) as loader:
             theirs.close()
             ours.settimeout(120)
             while True:
@@ -96,11 +97,20 @@ class PlayedDaemon:
         hello, _ = _receive(self.connection)
         assert hello["type"] == "hello" and hello["token"] == "secret", hello
         self.said = hello["grant_bytes"]
-        _send(self.connection, "welcome", id=hello["id"], node="played", instance="nightly",
+        _send(self.connection, "welcome", self.gate_fds(), id=hello["id"], node="played", instance="nightly",
               model="smollm2", model_path=str(MODEL), device="host-0", device_kind="host",
               class_name="batch", class_value=100, grant_bytes=self.grant,
               grant_bytes_max=self.grant)
         return hello
+
+    def gate_fds(self):
+        """What the welcome carries of the gate; without it the gate is always open."""
+        return ()
+
+    def weights_for(self, environment):
+        if PlayedDaemon.weights is None:
+            PlayedDaemon.weights = load_weights(environment)
+        return PlayedDaemon.weights
 
     def hang_up(self):
         if self.connection is not None:
@@ -117,9 +127,7 @@ class PlayedDaemon:
         if "grant_bytes" in message:
             self.said = message["grant_bytes"]
         if message["type"] == "attach":
-            if PlayedDaemon.weights is None:
-                PlayedDaemon.weights = load_weights(message["environment"])
-            fields, segments = PlayedDaemon.weights
+            fields, segments = self.weights_for(message["environment"])
             _send(self.connection, "attached", fds=segments, id=message["id"], **fields)
         return message
 

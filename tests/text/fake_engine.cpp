@@ -31,7 +31,8 @@ Status FakeEngine::submit(engine::GenerationRequest request, engine::TokenCallba
     if (sequences_.size() >= settings_.queue_max)
         return fail(ErrorCode::kResourceExhausted, "the queue is full");
     stats_.prompt_tokens += request.prompt.size();
-    sequences_.push_back({std::move(request), std::move(callback), 0});
+    const auto generated = static_cast<uint32_t>(request.generated.size());
+    sequences_.push_back({std::move(request), std::move(callback), generated});
     changed_.notify_all();
     return {};
 }

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // berth-fake-engine: the server and the batch runner over the fake engine.
 //   berth-fake-engine MODEL_DIR --listen HOST:PORT        serves; prints where on stdout
+//   berth-fake-engine MODEL_DIR --generation N            serves the socket that it inherits
 //   berth-fake-engine MODEL_DIR --batch-input FILE --batch-output FILE
 // The server also answers on stdin's commands: "freeze", "hold", "thaw", and "counts", which prints
-// {"begun", "ended", "cancelled", "inFlight"}.
+// {"begun", "ended", "cancelled", "inFlight"}; "drain" and "leave" are for a successor.
+#include "base/http/keeping.h"
+#include "base/inherited.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "engine_shim/reference/serve/api_server.h"
 #include "engine_shim/reference/serve/batch.h"
+#include "engine_shim/reference/serve/inheritance.h"
 #include "tests/text/fake_engine.h"
 
 #include <CLI/CLI.hpp>
@@ -23,16 +27,21 @@ using namespace berth;
 struct Options {
     std::string model;
     std::string listen;
+    uint64_t generation = 0;
     serve::BatchOptions batch;
     unsigned step_us = 1000;
     std::string end_text = "<|im_end|>";
     std::string poison_text;
 };
 
-void obey(test::FakeEngine& engine) {
+void obey(test::FakeEngine& engine, boost::asio::io_context& context, serve::ApiServer& server) {
     std::string command;
     while (std::getline(std::cin, command)) {
-        if (command == "freeze")
+        if (command == "drain")
+            boost::asio::post(context, [&] { server.drain(); });
+        else if (command == "leave")
+            boost::asio::post(context, [&] { server.leave(); });
+        else if (command == "freeze")
             engine.freeze(true);
         else if (command == "hold")
             engine.freeze(true, "Paused");
@@ -47,14 +56,28 @@ void obey(test::FakeEngine& engine) {
     }
 }
 
+// As an engine does at Serve, before its io thread runs.
+Result<std::string> inherit(uint64_t generation, serve::ApiServer& server) {
+    BERTH_ASSIGN(auto descriptors, take_inherited_descriptors());
+    BERTH_ASSIGN(serve::Inheritance inherited, serve::inheritance_of(std::move(descriptors)));
+    std::shared_ptr<http::Keeping> keeping;
+    if (inherited.keeps()) {
+        BERTH_ASSIGN(keeping, http::Keeping::open(std::move(inherited.journal),
+                                                  std::move(inherited.parked_in),
+                                                  std::move(inherited.parked_out)));
+        BERTH_TRY(keeping->claim(generation, std::chrono::seconds(2)));
+    }
+    return server.take_over(std::move(inherited.listen), std::move(keeping));
+}
+
 Status serve_until_eof(const Options& options, test::FakeEngine& engine,
-                       const text::Tokenizer& tokenizer) {
-    boost::asio::io_context context(1);
+                       const text::Tokenizer& tokenizer, boost::asio::io_context& context) {
     serve::ApiServer server(context, engine, tokenizer, text::ChatTemplate::load(options.model));
-    BERTH_ASSIGN(std::string where, server.listen(options.listen));
+    BERTH_ASSIGN(std::string where, options.generation > 0 ? inherit(options.generation, server)
+                                                           : server.listen(options.listen));
     std::cout << where << std::endl;
     std::thread thread([&] { context.run(); });
-    obey(engine);
+    obey(engine, context, server);
     boost::asio::post(context, [&] { server.stop(); });
     thread.join();
     return {};
@@ -67,12 +90,15 @@ Status run(const Options& options) {
     test::FakeEngine::Settings settings;
     settings.vocab_size = static_cast<uint32_t>(tokenizer.size());
     settings.step = std::chrono::microseconds(options.step_us);
+    if (options.generation > 0) // as large as an engine's
+        settings.queue_max = 4096;
     if (std::optional<int32_t> end = tokenizer.find(options.end_text))
         settings.eos.push_back(*end);
     settings.poison = tokenizer.find(options.poison_text).value_or(-1);
+    boost::asio::io_context context(1); // outlives the engine's last callback
     test::FakeEngine engine(settings);
-    if (!options.listen.empty())
-        return serve_until_eof(options, engine, tokenizer);
+    if (!options.listen.empty() || options.generation > 0)
+        return serve_until_eof(options, engine, tokenizer, context);
     BERTH_ASSIGN(serve::BatchFiles files, serve::BatchFiles::open(options.batch));
     const auto runner = serve::BatchRunner::make(std::move(files), engine, tokenizer,
                                                  text::ChatTemplate::load(options.model));
@@ -91,6 +117,7 @@ int main(int argc, char** argv) {
     app.add_option("--listen", options.listen);
     app.add_option("--batch-input", options.batch.input);
     app.add_option("--batch-output", options.batch.output);
+    app.add_option("--generation", options.generation);
     app.add_option("--step-us", options.step_us);
     app.add_option("--end", options.end_text);
     app.add_option("--poison", options.poison_text);

@@ -5,17 +5,21 @@
 #include "base/json.h"
 #include "cache/memory/host_device.h"
 #include "engine_shim/reference/main/fast_start.h"
+#include "engine_shim/reference/main/model_facts.h"
 #include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/main/torch_weights.h"
 #include "engine_shim/reference/model/runner.h"
 #include "engine_shim/reference/model/torch_device.h"
+#include "engine_shim/reference/ranks/lead_model.h"
+#include "engine_shim/reference/ranks/own_work.h"
+#include "engine_shim/reference/ranks/process_group.h"
+#include "engine_shim/torch/tensors.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <future>
 
 namespace berth::engine {
@@ -71,46 +75,17 @@ Result<std::future<Status>> start_torch(const Options& options, Client& client) 
     return std::async(std::launch::async, start_torch_cuda, workspace, memory.total_bytes);
 }
 
-Status check_dtype(const std::string& wanted, at::ScalarType found) {
-    const std::string name = found == at::kFloat ? "float32" : "bfloat16";
-    if (wanted == "auto" || wanted == name)
-        return {};
-    return fail(ErrorCode::kMismatch,
-                fmt::format("--dtype {} but the weight set is {}: weights are shared and never "
-                            "converted here; set the Model's dtype, or use --dtype auto",
-                            wanted, name),
-                "DtypeMismatch");
-}
-
-// End tokens as generation would use them: generation_config.json first, if the folder has one.
-Status read_eos(const std::string& folder, ModelConfig& config) {
-    const std::string path = folder + "/generation_config.json";
-    std::error_code ignored;
-    if (!std::filesystem::exists(path, ignored))
-        return {};
-    BERTH_ASSIGN(const std::string text, read_file(path));
-    BERTH_ASSIGN(std::vector<int32_t> tokens, parse_generation_eos(text, path));
-    if (!tokens.empty())
-        config.eos_tokens = std::move(tokens);
-    return {};
-}
-
-std::string served_name(const Options& options, const Client& client, const WeightSet& weights) {
-    if (!options.served_model_name.empty())
-        return options.served_model_name;
-    if (!client.welcome().model.empty())
-        return client.welcome().model;
-    std::filesystem::path folder(weights.model_path());
-    return (folder.has_filename() ? folder : folder.parent_path()).filename();
-}
-
 } // namespace
 
 struct Assembly::State {
     WeightSet weights; // first: tensors are views of it
     ModelConfig config;
     std::unique_ptr<GrantArena> arena;
+    Crew* crew = nullptr; // null: no other ranks
+    std::unique_ptr<RankGroup> group;
     std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<LeadModel> lead;        // rank 0 of several
+    std::unique_ptr<OwnWork> work;          // the others
     std::unique_ptr<fast::FastRunner> fast; // null: the runner computes steps too
     std::unique_ptr<Scheduler> scheduler;
     std::unique_ptr<KvMemory> memory;
@@ -129,8 +104,12 @@ struct Assembly::State {
     Result<uint64_t> make_models(const Options& options, Client& client, DecoderWeights decoder);
     Status make_settings(const Options& options, Client& client, uint64_t largest);
     StepModel& model() {
+        if (lead)
+            return *lead;
         return fast ? static_cast<StepModel&>(*fast) : static_cast<StepModel&>(*runner);
     }
+    Status connect(Client& client);
+    Status share(Client& client, uint64_t workspace, uint64_t host_bytes_max);
     Status warm_up(const Options& options);
     Result<std::vector<int32_t>> generate(std::vector<int32_t> prompt, uint32_t count);
 };
@@ -193,7 +172,11 @@ Result<uint64_t> Assembly::State::make_models(const Options& options, Client& cl
     runner_options.batch_invariant = options.batch_invariant;
     runner_options.decode_rows = options.max_batch;
     runner_options.chunk_rows = options.prefill_chunk;
-    runner = std::make_unique<ModelRunner>(config, std::move(decoder), cache, runner_options);
+    RunnerRanks ranks;
+    if (crew != nullptr)
+        ranks = {group.get(), crew->lead()};
+    runner =
+        std::make_unique<ModelRunner>(config, std::move(decoder), cache, runner_options, ranks);
     return plan.scratch_bytes;
 }
 
@@ -204,15 +187,19 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
     const uint64_t workspace = workspace_bytes(device, largest);
     BERTH_ASSIGN(const uint64_t scratch, make_models(options, client, std::move(decoder)));
     mark("model");
-    scheduler =
-        std::make_unique<Scheduler>(SchedulerLimits{options.max_batch, options.prefill_chunk,
-                                                    options.block_tokens, options.batch_invariant},
-                                    config.eos_tokens);
     uint64_t host_bytes_max = options.host_kv_memory;
     if (host_bytes_max == 0) {
         BERTH_ASSIGN(const HostMemory host, host_memory());
         host_bytes_max = host.total_bytes / 4;
     }
+    if (crew != nullptr)
+        BERTH_TRY(share(client, workspace, host_bytes_max));
+    if (work)
+        return {};
+    scheduler =
+        std::make_unique<Scheduler>(SchedulerLimits{options.max_batch, options.prefill_chunk,
+                                                    options.block_tokens, options.batch_invariant},
+                                    config.eos_tokens);
     memory = std::make_unique<KvMemory>(
         KvMemory::Parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max, scratch});
     BERTH_TRY(memory->start(grant_now(options, client)));
@@ -236,7 +223,7 @@ Status Assembly::State::make_settings(const Options& options, Client& client, ui
                                 options.max_context, format_bytes(largest), tokens),
                     "KvTooSmall");
     settings.max_context = static_cast<uint32_t>(std::min<uint64_t>(wanted, tokens));
-    settings.drain_on_stop = !options.listen.empty();
+    settings.drain_on_stop = options.has_server();
     const bool on_gpu = client.device().capabilities().kind == DeviceKind::kCuda;
     settings.fence_layers = on_gpu && may_be_gated(client) ? 2 : 0;
     return {};
@@ -246,17 +233,60 @@ Status Assembly::State::load(const Options& options, Client& client) {
     const std::string config_text(weights.manifest().config_json());
     BERTH_ASSIGN(config, parse_model_config(config_text, weights.model_path() + "/config.json"));
     BERTH_TRY(read_eos(weights.model_path(), config));
+    BERTH_ASSIGN(config, config_of_rank(config, {options.rank, options.ranks}));
     BERTH_ASSIGN(std::future<Status> torch, start_torch(options, client));
     fast_begun = begin_fast(options, client.device().capabilities().kind == DeviceKind::kCuda);
     BERTH_TRY(back_grant(options, client));
     mark("grant");
     BERTH_TRY(torch.get());
     mark("torch");
+    if (crew != nullptr)
+        BERTH_TRY(connect(client));
     BERTH_ASSIGN(const WeightSource source, weight_source(weights, client.device()));
     BERTH_ASSIGN(DecoderWeights decoder, resolve_weights(config, source));
     BERTH_TRY(check_dtype(options.dtype, decoder.embedding.scalar_type()));
     mark("weights");
     return make_memory(options, client, std::move(decoder));
+}
+
+// All ranks wait for the slowest here.
+Status Assembly::State::connect(Client& client) {
+    BERTH_ASSIGN(const at::Device device, torch_device(client.device()));
+    BERTH_ASSIGN(group, connect_ranks(crew->store(), {config.share.rank, config.share.ranks},
+                                      device, crew->links().shares_device()));
+    phase("connect ranks", watch.milliseconds());
+    return {};
+}
+
+// The ranks that follow have all that rank 0 needs of them; from then on they do as it says.
+Status Assembly::State::share(Client& client, uint64_t workspace, uint64_t host_bytes_max) {
+    const uint64_t block_bytes = runner->cache().layout().block_bytes();
+    settings.compute = fmt::format("plain ({} ranks)", config.share.ranks);
+    if (crew->lead() != nullptr) {
+        BERTH_TRY(crew->lead()->await_ready(arena->bytes(), block_bytes));
+        arena = std::make_unique<SharedArena>(std::move(arena), *crew->lead());
+        lead = std::make_unique<LeadModel>(*crew->lead(), *runner);
+        mark("ranks");
+        return {};
+    }
+    work = std::make_unique<OwnWork>(
+        OwnWork::Parts{client.device(), *arena, *runner, workspace, host_bytes_max});
+    client.counters().grant_bytes = work->grant_bytes();
+    return {};
+}
+
+void Assembly::set_wish(std::function<bool()> wish) {
+    if (state_->lead)
+        state_->lead->set_wish(wish);
+    if (state_->group)
+        state_->group->set_wish(std::move(wish));
+}
+
+std::unique_ptr<Follower> Assembly::follower(EngineHost& host) {
+    auto made =
+        std::make_unique<Follower>(Follower::Parts{state_->crew->links(), host, *state_->work});
+    made->say_ready(state_->arena->bytes(), state_->runner->cache().layout().block_bytes());
+    return made;
 }
 
 // One prefill chunk and one decode, so that the libraries' first-use costs fall before Ready.
@@ -294,7 +324,7 @@ Result<std::vector<int32_t>> Assembly::State::generate(std::vector<int32_t> prom
             tokens.push_back(event.token);
     });
     while (!trial.idle())
-        BERTH_TRY(trial.step(*runner, {}));
+        BERTH_TRY(trial.step(lead ? static_cast<StepModel&>(*lead) : *runner, {}));
     return tokens;
 }
 
@@ -323,14 +353,18 @@ Result<std::string> Assembly::canary_digest() {
 }
 
 Result<std::unique_ptr<Assembly>> Assembly::make(const Options& options, Client& client,
-                                                 WeightSet weights, const PhaseCallback& phase) {
+                                                 WeightSet weights, const PhaseCallback& phase,
+                                                 Crew* crew) {
     Stopwatch watch;
     std::unique_ptr<Assembly> assembly(new Assembly());
     assembly->state_->weights = std::move(weights);
     assembly->state_->phase = phase;
+    assembly->state_->crew = crew;
     limit_threads(static_cast<int>(options.threads));
     BERTH_TRY(assembly->state_->load(options, client));
     phase("tensors", watch.milliseconds());
+    if (assembly->state_->work)
+        return assembly;
     BERTH_TRY(assembly->state_->warm_up(options));
     phase("warmup", watch.milliseconds());
     return assembly;

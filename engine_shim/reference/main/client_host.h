@@ -29,6 +29,9 @@ class ClientHost final : public EngineHost {
     void raise_gate() override { client_.raise_gate(); }
     void lower_gate() override { client_.lower_gate(); }
     void between_steps(Nanoseconds step) override { (void)client_.between_steps(step); }
+    void step_begins() override { client_.step_begins(); }
+    void step_ends() override { client_.step_ends(); }
+    void serves_as(uint64_t generation) override { client_.serves_as(generation); }
     uint64_t gate_pauses() const override { return client_.counters().gate_pauses; }
 
     void report(const Load& load) override {

@@ -33,12 +33,22 @@ Status Engine::check(const GenerationRequest& request) const {
         return refuse("the prompt has no tokens", "EmptyPrompt");
     if (request.max_new_tokens == 0)
         return refuse("max_new_tokens is 0: at least one token is generated", "BadMaxTokens");
+    const auto is_outside = [&](int32_t token) {
+        return token < 0 || static_cast<uint32_t>(token) >= settings_.vocab;
+    };
     for (const int32_t token : request.prompt) {
-        if (token < 0 || static_cast<uint32_t>(token) >= settings_.vocab)
+        if (is_outside(token))
             return refuse(fmt::format("token {} of the prompt is outside the vocabulary of {}",
                                       token, settings_.vocab),
                           "BadToken");
     }
+    if (request.generated.size() >= request.max_new_tokens ||
+        std::any_of(request.generated.begin(), request.generated.end(), is_outside))
+        return refuse(fmt::format("{} tokens are said to be generated, of {} at most, each below "
+                                  "{}: they are not",
+                                  request.generated.size(), request.max_new_tokens,
+                                  settings_.vocab),
+                      "BadGenerated");
     const uint64_t tokens = request.prompt.size() + uint64_t{request.max_new_tokens};
     if (tokens > settings_.max_context)
         return refuse(fmt::format("{} prompt tokens and {} new ones are over the context of {}",
@@ -126,10 +136,27 @@ void Engine::request_stop(Nanoseconds grace) {
     parts_.host.notify();
 }
 
-void Engine::begin_stop(Nanoseconds grace) {
+Status Engine::serve(uint64_t generation) {
+    if (socket_side_ == nullptr)
+        return fail(ErrorCode::kFailedPrecondition,
+                    "this engine was given no socket to serve: berthd passes one on where the "
+                    "policy's engine.listen says so",
+                    "NoSocket");
+    if (stopping_)
+        return fail(ErrorCode::kFailedPrecondition, "the engine is stopping", "Stopping");
+    BERTH_TRY(socket_side_->serve(generation));
+    parts_.host.serves_as(generation);
+    return {};
+}
+
+void Engine::begin_stop(Nanoseconds grace, bool hand_over) {
     stopping_ = true;
-    // A part of the grace is left for answering and leaving.
-    stop_at_ = Clock::now() + (settings_.drain_on_stop ? grace * 3 / 4 : Nanoseconds(0));
+    hands_over_ = hand_over && socket_side_ != nullptr;
+    // A part of the grace is left for answering and leaving; a successor needs no answers of ours.
+    const Nanoseconds drain = hands_over_ ? grace : grace * 3 / 4;
+    stop_at_ = Clock::now() + (settings_.drain_on_stop ? drain : Nanoseconds(0));
+    if (hands_over_) // before requests are refused: they are the successor's
+        socket_side_->drain();
     const std::lock_guard lock(mutex_);
     accepting_ = false;
 }
@@ -161,6 +188,9 @@ protocol::CommandDone Engine::obey(const protocol::Command& command) {
     case protocol::CommandKind::kResume:
     case protocol::CommandKind::kStop:
         break;
+    case protocol::CommandKind::kServe:
+        status = serve(command.generation);
+        break;
     }
     if (const uint32_t lost = parts_.memory.take_not_saved(); lost > 0)
         log::warn("command={}: host memory holds no more saved KV, {} sequences will be recomputed",
@@ -179,7 +209,8 @@ protocol::CommandDone Engine::obey(const protocol::Command& command) {
 void Engine::obey_commands() {
     while (auto command = parts_.host.next_command()) {
         if (command->kind == protocol::CommandKind::kStop) {
-            begin_stop(std::chrono::milliseconds(std::max<int64_t>(command->grace_ms, 0)));
+            begin_stop(std::chrono::milliseconds(std::max<int64_t>(command->grace_ms, 0)),
+                       command->hand_over);
             stop_command_ = *command; // answered when it is done
         } else {
             protocol::CommandDone done = obey(*command);
@@ -188,7 +219,7 @@ void Engine::obey_commands() {
         }
     }
     if (const int64_t grace = stop_grace_ns_.exchange(-1); grace >= 0)
-        begin_stop(Nanoseconds(grace));
+        begin_stop(Nanoseconds(grace), false);
 }
 
 void Engine::take_submissions() {
@@ -201,9 +232,25 @@ void Engine::take_submissions() {
         stats_.requests_waiting += submitted.size();
     }
     for (Submission& one : submitted)
-        parts_.scheduler.add(std::move(one.request), std::move(one.callback));
+        parts_.scheduler.add(std::move(one.request), told_late(std::move(one.callback)));
     for (const std::string& id : cancelled)
         parts_.scheduler.cancel(id);
+}
+
+TokenCallback Engine::told_late(TokenCallback callback) {
+    if (socket_side_ == nullptr)
+        return callback;
+    return [this, callback = std::move(callback)](const TokenEvent& event) {
+        if (event.finish_reason == FinishReason::kError)
+            failed_.emplace_back(callback, event);
+        else
+            callback(event);
+    };
+}
+
+void Engine::tell_failed() {
+    for (const auto& [callback, event] : std::exchange(failed_, {}))
+        callback(event);
 }
 
 bool Engine::at_layer(uint32_t layer) {
@@ -232,8 +279,10 @@ void Engine::give_turn(Nanoseconds step) {
 // A failed step has ended its requests. Whether the device still computes is found by the canary.
 Status Engine::step() {
     const auto began = Clock::now();
+    parts_.host.step_begins();
     const auto outcome =
         parts_.scheduler.step(parts_.model, [this](uint32_t layer) { return at_layer(layer); });
+    parts_.host.step_ends();
     if (const std::string warning = parts_.model.take_warning(); !warning.empty())
         log::warn("{}", warning);
     if (outcome && *outcome == Scheduler::Outcome::kIdle) {
@@ -253,10 +302,16 @@ Status Engine::step() {
     }
     last_error_ = outcome.error().message;
     log::error("step failed: {}", last_error_);
-    return parts_.memory.verify();
+    Status works = parts_.memory.verify();
+    if (works)
+        tell_failed();
+    return works;
 }
 
-void Engine::end_all() {
+void Engine::end_all(bool leaves) {
+    if (leaves && socket_side_ != nullptr)
+        socket_side_->leave();
+    tell_failed();
     {
         const std::lock_guard lock(mutex_);
         accepting_ = false;
@@ -287,7 +342,7 @@ Status Engine::run() {
         }
         status = step();
     }
-    end_all();
+    end_all(/*leaves=*/hands_over_ || !status);
     return status;
 }
 

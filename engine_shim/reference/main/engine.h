@@ -10,6 +10,7 @@
 #include <chrono>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace berth::engine {
@@ -43,6 +44,9 @@ class Engine final : public EngineApi {
     };
     Engine(EngineSettings settings, Parts parts);
 
+    // For Serve and for Stop with hand_over; before run(), which it outlives. Without one both are
+    // refused, or as if not asked for.
+    void use(SocketSide& socket_side) { socket_side_ = &socket_side; }
     // Until Stop, request_stop(), or until the device does not compute any more (the error).
     Status run();
     // Ends run(): within `grace` for what is running if settings say so, else after this layer.
@@ -72,18 +76,22 @@ class Engine final : public EngineApi {
     Status check(const GenerationRequest& request) const;
     void obey_commands();
     protocol::CommandDone obey(const protocol::Command& command);
-    void begin_stop(Nanoseconds grace);
+    Status serve(uint64_t generation);
+    void begin_stop(Nanoseconds grace, bool hand_over);
     bool may_end() const;
     void take_submissions();
+    TokenCallback told_late(TokenCallback callback);
+    void tell_failed();
     bool held() const { return parts_.memory.offloaded() || parts_.host.paused(); }
     Status step();
     void give_turn(Nanoseconds step);
     bool at_layer(uint32_t layer);
     void publish();
-    void end_all();
+    void end_all(bool leaves);
 
     const EngineSettings settings_;
     Parts parts_;
+    SocketSide* socket_side_ = nullptr; // null: no socket was inherited
 
     mutable std::mutex mutex_; // guards what follows up to stats_
     std::vector<Submission> submitted_;
@@ -94,6 +102,10 @@ class Engine final : public EngineApi {
     std::atomic<int64_t> stop_grace_ns_{-1}; // -1: none asked for
     // Engine thread alone:
     bool stopping_ = false;
+    bool hands_over_ = false;
+    // Requests that a step's failure has ended, and who is told once it is known whether the device
+    // still computes: if not, a successor goes on with them.
+    std::vector<std::pair<TokenCallback, TokenEvent>> failed_;
     bool starved_ = false;   // nobody who waits fits the grant
     Nanoseconds stepped_{0}; // since others could last have a turn
     Clock::time_point stop_at_;

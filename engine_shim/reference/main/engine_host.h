@@ -28,6 +28,9 @@ class EngineHost {
     virtual void raise_gate() = 0;
     virtual void lower_gate() = 0;
     virtual void between_steps(Nanoseconds step) = 0;
+    virtual void step_begins() = 0;
+    virtual void step_ends() = 0;
+    virtual void serves_as(uint64_t generation) = 0;
     virtual uint64_t gate_pauses() const = 0; // how often yield_here() found the gate closed
 
     // Counters of the next report.
@@ -38,6 +41,24 @@ class EngineHost {
     virtual void report(const Load& load) = 0;
     virtual void report_batch(uint64_t done, uint64_t total) = 0;
     virtual void note_latency(double first_seconds, double later_seconds) = 0;
+};
+
+// The side of a socket that berthd holds, as the loop commands it. Each call waits until it is
+// done; from the engine's thread, or before that one runs.
+class SocketSide {
+  public:
+    SocketSide() = default;
+    SocketSide(const SocketSide&) = delete;
+    SocketSide& operator=(const SocketSide&) = delete;
+    virtual ~SocketSide() = default;
+
+    // Answers the socket from now on, and goes on with what the engine before left. Waits a while
+    // for that one's end.
+    virtual Status serve(uint64_t generation) = 0;
+    // Accepts nothing new; connections without a request under way are left to a successor.
+    virtual void drain() = 0;
+    // Leaves it all the others as they are, and lets it serve.
+    virtual void leave() = 0;
 };
 
 } // namespace berth::engine

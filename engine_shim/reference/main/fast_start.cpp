@@ -24,6 +24,8 @@ std::string why_plain(const Options& options, const ModelConfig& config,
         return "asked for";
     if (!weights.embedding.is_cuda())
         return "no GPU";
+    if (options.ranks > 1)
+        return "several ranks";
     if (options.batch_invariant)
         return "batch-invariant shapes are asked for";
     return fast::why_not_fast(config, weights);
@@ -54,7 +56,7 @@ Result<ComputePlan> plan_compute(const Options& options, const ModelConfig& conf
 }
 
 FastBeginning begin_fast(const Options& options, bool on_gpu) {
-    if (!on_gpu || options.compute == "plain" || options.batch_invariant)
+    if (!on_gpu || options.compute == "plain" || options.batch_invariant || options.ranks > 1)
         return {};
     return std::async(std::launch::async, []() -> Result<fast::CudaQueueRest> {
         BERTH_TRY(load_cuda_libraries());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/main/frontend.h"
 
+#include "base/http/keeping.h"
+#include "base/listen_socket.h"
 #include "base/log.h"
 #include "engine_shim/reference/serve/api_server.h"
 #include "engine_shim/reference/serve/batch.h"
@@ -13,6 +15,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <future>
 #include <thread>
 
 namespace berth::engine {
@@ -22,6 +25,8 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::chrono::seconds kSignalGrace{5};
+// For an engine before this one that is ending: the kernel drops its lock then.
+constexpr std::chrono::seconds kFencePatience{2};
 
 } // namespace
 
@@ -31,7 +36,7 @@ struct Frontend::Prepared {
     std::optional<serve::BatchFiles> batch;
 };
 
-struct Frontend::State {
+struct Frontend::State final : SocketSide {
     State(std::shared_ptr<Prepared> its_input, Engine& its_engine)
         : input(std::move(its_input)), engine(its_engine) {}
 
@@ -47,7 +52,24 @@ struct Frontend::State {
     std::string endpoint;
     std::thread thread;
     std::thread batch_thread;
+    std::optional<serve::Inheritance> inherited;
+    std::shared_ptr<http::Keeping> keeping; // of the inherited socket, if requests may be kept
+    bool serves = false;
 
+    Status inherit(serve::Inheritance given);
+    Status serve(uint64_t generation) override;
+    void drain() override;
+    void leave() override;
+    // Runs it on the io thread, and waits for it.
+    template <typename Work>
+    auto on_io_thread(Work task) {
+        std::promise<decltype(task())> done;
+        auto result = done.get_future();
+        asio::post(context, [&] { done.set_value(task()); });
+        return result.get();
+    }
+
+    void make_server();
     Status listen(const Options& options);
     void run_batch();
     void await_signals();
@@ -78,10 +100,63 @@ void Frontend::State::await_signals() {
     });
 }
 
-Status Frontend::State::listen(const Options& options) {
+void Frontend::State::make_server() {
     if (!input->chat)
         log::warn("chat requests will be refused: {}", input->chat.error().message);
     server = std::make_unique<serve::ApiServer>(context, engine, input->tokenizer, input->chat);
+}
+
+// The socket listens already; nothing of it is accepted yet.
+Status Frontend::State::inherit(serve::Inheritance given) {
+    make_server();
+    BERTH_ASSIGN(endpoint, socket_endpoint(given.listen.get()));
+    if (given.keeps()) {
+        BERTH_ASSIGN(keeping,
+                     http::Keeping::open(std::move(given.journal), std::move(given.parked_in),
+                                         std::move(given.parked_out)));
+    }
+    inherited = std::move(given);
+    engine.use(*this);
+    return {};
+}
+
+Status Frontend::State::serve(uint64_t generation) {
+    if (!inherited)
+        return fail(ErrorCode::kFailedPrecondition, "no socket was inherited", "NoSocket");
+    const auto began = std::chrono::steady_clock::now();
+    if (keeping)
+        BERTH_TRY(keeping->claim(generation, kFencePatience));
+    if (serves)
+        return {};
+    BERTH_ASSIGN(const uint64_t taken_over, on_io_thread([this]() -> Result<uint64_t> {
+                     BERTH_TRY(server->take_over(std::move(inherited->listen), keeping));
+                     return keeping ? keeping->counts().taken_over : 0;
+                 }));
+    serves = true;
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
+    log::info("serves endpoint={} generation={} taken_over={} ms={:.1f}", endpoint, generation,
+              taken_over, took.count());
+    return {};
+}
+
+void Frontend::State::drain() {
+    on_io_thread([this] {
+        server->drain();
+        return true;
+    });
+}
+
+void Frontend::State::leave() {
+    on_io_thread([this] {
+        server->leave();
+        return true;
+    });
+    if (keeping)
+        keeping->release();
+}
+
+Status Frontend::State::listen(const Options& options) {
+    make_server();
     BERTH_ASSIGN(endpoint, server->listen(options.listen));
     return {};
 }
@@ -115,12 +190,15 @@ Result<std::shared_ptr<Frontend::Prepared>> Frontend::prepare(const Options& opt
                                       std::move(batch));
 }
 
-Result<std::unique_ptr<Frontend>>
-Frontend::make(const Options& options, std::shared_ptr<Prepared> prepared, Engine& engine) {
+Result<std::unique_ptr<Frontend>> Frontend::make(const Options& options,
+                                                 std::shared_ptr<Prepared> prepared, Engine& engine,
+                                                 std::optional<serve::Inheritance> inherited) {
     std::unique_ptr<Frontend> made(new Frontend());
     made->state_ = std::make_unique<State>(std::move(prepared), engine);
     State& state = *made->state_;
-    if (!options.listen.empty())
+    if (inherited)
+        BERTH_TRY(state.inherit(std::move(*inherited)));
+    else if (!options.listen.empty())
         BERTH_TRY(state.listen(options));
     if (state.input->batch)
         state.batch = serve::BatchRunner::make(std::move(*state.input->batch), engine,
@@ -128,7 +206,13 @@ Frontend::make(const Options& options, std::shared_ptr<Prepared> prepared, Engin
     return made;
 }
 
+Status Frontend::serve(uint64_t generation) {
+    return state_->serve(generation);
+}
+
 void Frontend::start() {
+    if (state_->thread.joinable())
+        return;
     state_->await_signals();
     state_->thread = std::thread([this] { state_->context.run(); });
     if (state_->batch)

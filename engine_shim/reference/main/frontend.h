@@ -3,8 +3,10 @@
 
 #include "engine_shim/reference/main/engine.h"
 #include "engine_shim/reference/main/options.h"
+#include "engine_shim/reference/serve/inheritance.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace berth::engine {
@@ -19,16 +21,21 @@ class Frontend {
     struct Prepared;
     static Result<std::shared_ptr<Prepared>> prepare(const Options& options,
                                                      const std::string& model_folder);
-    // Listens; requests are taken from start() on.
-    static Result<std::unique_ptr<Frontend>>
-    make(const Options& options, std::shared_ptr<Prepared> prepared, Engine& engine);
+    // Listens; requests are taken from start() on. An inherited socket is answered from serve() on.
+    static Result<std::unique_ptr<Frontend>> make(const Options& options,
+                                                  std::shared_ptr<Prepared> prepared,
+                                                  Engine& engine,
+                                                  std::optional<serve::Inheritance> inherited);
     Frontend(const Frontend&) = delete;
     Frontend& operator=(const Frontend&) = delete;
     ~Frontend(); // stops
 
     const std::string& endpoint() const; // empty without a server
-    void start();
+    void start();                        // once; again without effect
     void stop();
+
+    // After start(), with an inherited socket alone. For the engine too, on its commands.
+    Status serve(uint64_t generation);
 
     // How the batch file ended: nullopt while it is unfinished.
     struct BatchEnd {

@@ -60,7 +60,7 @@ uint64_t backed_bytes(const GrantArena& arena, uint64_t grant_bytes, uint64_t wo
 
 KvMemory::KvMemory(Parts parts)
     : parts_(parts), stash_(parts.device, parts.arena.data() + parts.scratch_bytes, block_bytes(),
-                            pool_limits(parts)) {}
+                            pool_limits(parts), parts.runner.others()) {}
 
 uint64_t KvMemory::block_bytes() const {
     return parts_.runner.cache().layout().block_bytes();

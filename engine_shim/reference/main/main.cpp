@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // berth-engine: attaches to a weight set, takes a grant, and answers requests from HTTP or from a
 // batch file until it is told to stop or the batch is done.
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "engine_shim/client/client.h"
@@ -8,8 +9,10 @@
 #include "engine_shim/reference/main/client_host.h"
 #include "engine_shim/reference/main/frontend.h"
 #include "engine_shim/reference/main/options.h"
+#include "engine_shim/reference/main/several_ranks.h"
 #include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/model/thread_wait.h"
+#include "engine_shim/reference/ranks/ranked_host.h"
 #include "engine_shim/zygote/zygote.h"
 
 #include <fmt/format.h>
@@ -17,6 +20,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include <time.h>
@@ -29,6 +33,7 @@ using namespace berth::engine;
 using protocol::EngineState;
 
 constexpr int kExitFailed = 1;
+constexpr std::chrono::seconds kEndGrace{5}; // where another rank was asked to end
 
 // Since this process was started, by the kernel's clock.
 double process_age_ms() {
@@ -88,6 +93,8 @@ Result<ClientOptions> client_options(const Options& options) {
 Result<WeightSet> attach(Client& client, const ClientOptions& connection, const Options& options) {
     AttachRequest request;
     request.weight_set = options.weight_set;
+    request.rank = options.rank;
+    request.ranks = options.ranks;
     if (connection.instance.empty() && options.weight_set.empty())
         request.path = connection.model_path;
     std::string phase;
@@ -99,36 +106,79 @@ Result<WeightSet> attach(Client& client, const ClientOptions& connection, const 
     });
 }
 
+Result<std::optional<serve::Inheritance>> inheritance(const Options& options) {
+    if (!options.inherits_socket)
+        return std::nullopt;
+    // It is the kernel's limit, too, of how many may lie parked; without it fewer are kept.
+    (void)raise_descriptor_limit();
+    BERTH_ASSIGN(auto descriptors, take_inherited_descriptors());
+    return serve::inheritance_of(std::move(descriptors));
+}
+
+// Ready; and before that it serves, or says that it stands by.
+Status get_ready(Client& client, Frontend& frontend, bool has_socket) {
+    const uint64_t generation = client.welcome().generation;
+    if (has_socket && generation == 0)
+        client.stand_by();
+    if (has_socket && generation > 0) {
+        frontend.start();
+        BERTH_TRY(frontend.serve(generation));
+        client.serves_as(generation);
+    }
+    client.set_state(EngineState::kReady, frontend.endpoint());
+    frontend.start();
+    return {};
+}
+
 // The engine's life from attach to its end.
-Status live(const Options& options, const ClientOptions& connection, Client& client,
-            Phases& phases) {
+Status live(const Options& options, const ClientOptions& connection, Client& client, Phases& phases,
+            Crew* crew, std::optional<serve::Inheritance> inherited) {
     phases.restart();
     (void)client.device(); // attach would open it, and says why that fails
     phases.mark("context");
     BERTH_ASSIGN(WeightSet weights, attach(client, connection, options));
     phases.mark("attach");
-    std::future<Result<std::shared_ptr<Frontend::Prepared>>> preparing =
-        std::async(std::launch::async, Frontend::prepare, options, weights.model_path());
-    BERTH_ASSIGN(const auto assembly, Assembly::make(options, client, std::move(weights),
-                                                     [&](const std::string& name, double ms) {
-                                                         phases.note(name, ms);
-                                                     }));
+    std::future<Result<std::shared_ptr<Frontend::Prepared>>> preparing;
+    if (options.rank == 0) // the others may be given the same command
+        preparing =
+            std::async(std::launch::async, Frontend::prepare, options, weights.model_path());
+    BERTH_ASSIGN(const auto assembly,
+                 Assembly::make(
+                     options, client, std::move(weights),
+                     [&](const std::string& name, double ms) { phases.note(name, ms); }, crew));
+    ClientHost own_host(client);
+    assembly->set_wish([&own_host] { return own_host.must_yield(); });
+    if (crew != nullptr && crew->lead() == nullptr) {
+        phases.note("ready", process_age_ms());
+        return follow_rank0(*assembly, own_host, client);
+    }
     if (assembly->weights().canary()) {
         BERTH_ASSIGN(const std::string digest, assembly->canary_digest());
         BERTH_TRY(client.report_canary(assembly->weights(), digest));
     }
     phases.restart();
-    ClientHost host(client);
+    std::optional<RankedHost> ranked;
+    if (crew != nullptr)
+        ranked.emplace(own_host, *crew->lead());
+    EngineHost& host = ranked ? static_cast<EngineHost&>(*ranked) : own_host;
     Engine engine(assembly->settings(), assembly->parts(host));
+    std::optional<Lead::Calls> calls;
+    if (crew != nullptr) {
+        assembly->set_wish([&host] { return host.must_yield(); });
+        calls.emplace(
+            *crew->lead(), [&host] { host.notify(); },
+            [&engine] { engine.request_stop(kEndGrace); });
+    }
     BERTH_ASSIGN(auto prepared, preparing.get());
-    BERTH_ASSIGN(const auto frontend, Frontend::make(options, std::move(prepared), engine));
+    const bool has_socket = inherited.has_value();
+    BERTH_ASSIGN(const auto frontend,
+                 Frontend::make(options, std::move(prepared), engine, std::move(inherited)));
     phases.mark("frontend");
     phases.note("ready", process_age_ms());
-    client.set_state(EngineState::kReady, frontend->endpoint());
+    BERTH_TRY(get_ready(client, *frontend, has_socket));
     log::info("ready model={} endpoint={} context={} blocks={} compute={}", engine.model_name(),
               frontend->endpoint(), engine.max_context(), engine.stats().blocks_total,
               assembly->settings().compute);
-    frontend->start();
     const Status ran = engine.run();
     frontend->stop();
     BERTH_TRY(ran);
@@ -143,17 +193,26 @@ Status live(const Options& options, const ClientOptions& connection, Client& cli
 Status run(const Options& options) {
     Phases phases;
     const double process_ms = process_age_ms();
+    BERTH_ASSIGN(std::optional<serve::Inheritance> inherited, inheritance(options));
     BERTH_ASSIGN(const ClientOptions connection, client_options(options));
+    prepare_environment(options);
     const std::jthread opening = open_torch_early(connection.device);
     BERTH_ASSIGN(const auto client, Client::connect(connection));
     phases.begin(*client);
     phases.note("process", process_ms);
     phases.mark("connect");
-    Status lived = live(options, connection, *client, phases);
+    BERTH_ASSIGN(const std::unique_ptr<Crew> crew, meet_ranks(options, connection.device, *client));
+    if (crew)
+        phases.mark("rendezvous");
+    Status lived = live(options, connection, *client, phases, crew.get(), std::move(inherited));
     if (!lived)
         client->set_state(EngineState::kFailed, {},
                           lived.error().reason.empty() ? "EngineFailed" : lived.error().reason,
                           lived.error().message);
+    if (crew && !lived)
+        crew->links().say_failed(lived.error().message);
+    else if (crew)
+        crew->end();
     return lived;
 }
 

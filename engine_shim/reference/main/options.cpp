@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/main/options.h"
 
+#include "base/inherited.h"
 #include "base/units.h"
 
 #include <CLI/CLI.hpp>
@@ -13,6 +14,38 @@ namespace {
 std::string check_bytes(const std::string& text) {
     const auto bytes = parse_bytes(text);
     return bytes ? std::string() : bytes.error().message;
+}
+
+void add_rank_options(CLI::App& app, Options& options) {
+    app.add_option("--ranks", options.ranks,
+                   "Processes that share every layer of the model, one on each device (tensor "
+                   "parallelism); all are started alike, with one --rendezvous")
+        ->envname("BERTH_RANKS")
+        ->check(CLI::Range(1, 1024));
+    app.add_option("--rank", options.rank,
+                   "Which of them this is; 0 answers requests, the others need no --listen")
+        ->envname("BERTH_RANK")
+        ->check(CLI::Range(0, 1023));
+    app.add_option("--rendezvous", options.rendezvous,
+                   "Where they meet: file:///PATH, a file that no earlier start has used, or "
+                   "tcp://HOST:PORT, where rank 0 listens")
+        ->envname("BERTH_RENDEZVOUS");
+}
+
+// What no single option can see.
+void check_together(const Options& options) {
+    if (options.rank >= options.ranks)
+        throw CLI::ValidationError(
+            "--rank",
+            fmt::format("{} of {} ranks, which are numbered from 0", options.rank, options.ranks));
+    if (options.ranks > 1 && options.rendezvous.empty())
+        throw CLI::RequiredError("--rendezvous");
+    if (options.rank == 0 && !options.has_server() && options.batch_input.empty())
+        throw CLI::RequiredError("--listen or --batch-input");
+    if (options.prefill_chunk % options.block_tokens != 0)
+        throw CLI::ValidationError("--prefill-chunk",
+                                   fmt::format("{} is no multiple of the block of {} tokens",
+                                               options.prefill_chunk, options.block_tokens));
 }
 
 void add_options(CLI::App& app, Options& options, std::string& kv_memory,
@@ -73,6 +106,7 @@ void add_options(CLI::App& app, Options& options, std::string& kv_memory,
     app.add_option("--threads", options.threads, "Threads of one operation on the CPU")
         ->envname("BERTH_THREADS")
         ->check(CLI::Range(0, 1024));
+    add_rank_options(app, options);
 }
 
 } // namespace
@@ -84,12 +118,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
     add_options(app, options, kv_memory, host_kv_memory);
     try {
         app.parse(argc, argv);
-        if (options.listen.empty() && options.batch_input.empty())
-            throw CLI::RequiredError("--listen or --batch-input");
-        if (options.prefill_chunk % options.block_tokens != 0)
-            throw CLI::ValidationError("--prefill-chunk",
-                                       fmt::format("{} is no multiple of the block of {} tokens",
-                                                   options.prefill_chunk, options.block_tokens));
+        options.inherits_socket = inherits_descriptors();
+        check_together(options);
     } catch (const CLI::ParseError& error) {
         exit_code = app.exit(error) == 0 ? 0 : 2;
         return std::nullopt;

@@ -11,7 +11,9 @@ namespace berth::engine {
 
 // The command line of berth-engine. Flags go before environment variables, which berthd sets.
 struct Options {
-    std::string listen; // HOST:PORT; port 0: any
+    std::string listen;           // HOST:PORT; port 0: any
+    bool inherits_socket = false; // berthd passes one on, which goes before `listen`
+    bool has_server() const { return inherits_socket || !listen.empty(); }
     std::string batch_input;
     std::string batch_output;
     std::string model;      // checkpoint folder; BERTH_MODEL_PATH
@@ -31,6 +33,10 @@ struct Options {
     std::string compute = "auto"; // fast | plain
     bool graphs = true;
     uint32_t threads = 0; // BERTH_THREADS; 0: the cores
+    // One process per rank, each with its part of every layer.
+    uint32_t rank = 0;      // BERTH_RANK; 0 has the front end
+    uint32_t ranks = 1;     // BERTH_RANKS
+    std::string rendezvous; // BERTH_RENDEZVOUS; where the ranks of one start meet
 };
 
 // nullopt with `exit_code` set when there is nothing more to do (--help, a wrong flag: already

@@ -64,7 +64,8 @@ at::Tensor attend(const ModelConfig& config, const KvCache& cache, const Attenti
 }
 
 at::Tensor attention(const ModelConfig& config, const LayerWeights& w, const KvCache& cache,
-                     const AttentionPlan& plan, uint32_t layer, const at::Tensor& x) {
+                     const AttentionPlan& plan, uint32_t layer, const at::Tensor& x,
+                     const at::Tensor& out_bias) {
     const int64_t dim = config.head_dim;
     at::Tensor q = linear(x, w.q, w.q_bias).view({plan.rows, -1, dim});
     at::Tensor k = linear(x, w.k, w.k_bias).view({plan.rows, -1, dim});
@@ -86,13 +87,40 @@ at::Tensor attention(const ModelConfig& config, const LayerWeights& w, const KvC
     if (rows < plan.rows) // padding rows of a decode batch attend to nothing
         outputs.push_back(at::zeros({plan.rows - rows, outputs[0].size(1)}, x.options()));
     const at::Tensor mixed = outputs.size() == 1 ? outputs[0] : at::cat(outputs, 0);
-    return linear(mixed, w.o, w.o_bias);
+    return linear(mixed, w.o, out_bias);
 }
 
-at::Tensor feed_forward(const LayerWeights& w, const at::Tensor& x) {
+at::Tensor feed_forward(const LayerWeights& w, const at::Tensor& x, const at::Tensor& out_bias) {
     at::Tensor gate = linear(x, w.gate, w.gate_bias);
     at::silu_(gate);
-    return linear(gate.mul_(linear(x, w.up, w.up_bias)), w.down, w.down_bias);
+    return linear(gate.mul_(linear(x, w.up, w.up_bias)), w.down, out_bias);
+}
+
+// Each rank looks up the words that it has; of the others' it adds nothing.
+at::Tensor embed(const ModelConfig& config, const at::Tensor& words, const at::Tensor& tokens,
+                 RankGroup* group) {
+    if (group == nullptr)
+        return at::embedding(words, tokens);
+    const int64_t mine = words.size(0);
+    const at::Tensor places = tokens.sub(int64_t{config.share.rank} * mine);
+    const at::Tensor here = places.ge(0).logical_and_(places.lt(mine));
+    const at::Tensor rows = at::embedding(words, places.mul(here));
+    return group->sum(rows.mul_(here.unsqueeze(-1)));
+}
+
+// A layer of a rank: the biases of the two outputs are added once, to the sums. `asks`: and learns
+// whether all stand still before the next layer.
+at::Tensor shared_layer(const ModelConfig& config, const LayerWeights& w, const KvCache& cache,
+                        const AttentionPlan& plan, uint32_t layer, at::Tensor x, RankGroup& group,
+                        bool asks, bool& stand) {
+    const auto add = [&x](at::Tensor part, const at::Tensor& bias) {
+        x.add_(bias.defined() ? part.add_(bias) : part);
+    };
+    const at::Tensor normed = rms_norm(x, w.input_norm, config.norm_epsilon);
+    add(group.sum(attention(config, w, cache, plan, layer, normed, {})), w.o_bias);
+    const at::Tensor part = feed_forward(w, rms_norm(x, w.post_norm, config.norm_epsilon), {});
+    add(asks ? group.sum_and_ask(part, stand) : group.sum(part), w.down_bias);
+    return x;
 }
 
 // A block that this step begins and does not fill is cleared first.
@@ -110,18 +138,27 @@ void clear_new_blocks(const KvCache& cache, std::span<const ForwardItem> items) 
 
 at::Tensor forward(const ModelConfig& config, const DecoderWeights& weights, const KvCache& cache,
                    std::span<const ForwardItem> items, const ForwardShape& shape,
-                   const LayerHook& hook) {
+                   const LayerHook& hook, RankGroup* group) {
     const c10::InferenceMode inference;
     const AttentionPlan plan = plan_attention(config, cache, items, shape);
     clear_new_blocks(cache, items);
-    at::Tensor x = at::embedding(weights.embedding, plan.tokens);
+    at::Tensor x = embed(config, weights.embedding, plan.tokens, group);
+    bool stand = group == nullptr;
     for (uint32_t layer = 0; layer < config.layers; ++layer) {
-        if (hook && !hook(layer))
+        if (stand && hook && !hook(layer))
             return {};
         const LayerWeights& w = weights.layers[layer];
+        if (group != nullptr) {
+            const uint32_t next = layer + 1;
+            const bool asks =
+                hook && next < config.layers && next % group->layers_between_looks() == 0;
+            stand = false;
+            x = shared_layer(config, w, cache, plan, layer, x, *group, asks, stand);
+            continue;
+        }
         const at::Tensor normed = rms_norm(x, w.input_norm, config.norm_epsilon);
-        x = x.add_(attention(config, w, cache, plan, layer, normed));
-        x = x.add_(feed_forward(w, rms_norm(x, w.post_norm, config.norm_epsilon)));
+        x = x.add_(attention(config, w, cache, plan, layer, normed, w.o_bias));
+        x = x.add_(feed_forward(w, rms_norm(x, w.post_norm, config.norm_epsilon), w.down_bias));
     }
     if (plan.logit_rows.size(0) == 0)
         return at::empty({0, config.vocab}, x.options().dtype(at::kFloat));
@@ -129,7 +166,9 @@ at::Tensor forward(const ModelConfig& config, const DecoderWeights& weights, con
     const bool all_rows = shape.rows > 0 && !shape.chunk;
     at::Tensor last = all_rows ? x : x.index_select(0, plan.logit_rows);
     last = rms_norm(last, weights.final_norm, config.norm_epsilon);
-    const at::Tensor logits = at::linear(last, weights.head);
+    at::Tensor logits = at::linear(last, weights.head);
+    if (group != nullptr)
+        logits = group->side_by_side(logits);
     return (all_rows ? logits.index_select(0, plan.logit_rows) : logits).to(at::kFloat);
 }
 

@@ -4,6 +4,7 @@
 #include "base/result.h"
 #include "engine_shim/reference/model/kv_cache.h"
 #include "engine_shim/reference/model/model_config.h"
+#include "engine_shim/reference/model/rank_group.h"
 #include "engine_shim/reference/model/step_model.h"
 #include "engine_shim/reference/model/weights.h"
 
@@ -36,9 +37,11 @@ struct ForwardShape {
 
 // Logits (float32, one row for each item that wants them, in order), or an undefined tensor when
 // the hook abandoned it. Items of one token go first where context_step is 0. Throws c10::Error as
-// torch does: the runner catches it.
+// torch does: the runner catches it. With a group the config is a rank's share: every rank calls
+// with the same items and shape and gets the same logits, and the hook is asked only where the
+// ranks have agreed to stand still, by all of them. It is asked before layers other than the first.
 at::Tensor forward(const ModelConfig& config, const DecoderWeights& weights, const KvCache& cache,
                    std::span<const ForwardItem> items, const ForwardShape& shape,
-                   const LayerHook& hook);
+                   const LayerHook& hook, RankGroup* group = nullptr);
 
 } // namespace berth::engine

@@ -22,13 +22,20 @@ Status KvStash::for_pieces(std::span<const uint32_t> blocks, std::span<const uin
 
 class KvStash::Saved final : public SavedKv {
   public:
-    Saved(const KvStash& stash, std::vector<uint32_t> slots)
-        : stash_(stash), pool_(stash.pool_), slots_(std::move(slots)) {}
-    ~Saved() override { pool_->give_back(slots_); }
+    Saved(const KvStash& stash, std::vector<uint32_t> slots, uint64_t number)
+        : stash_(stash), pool_(stash.pool_), others_(stash.others_), slots_(std::move(slots)),
+          number_(number) {}
+    ~Saved() override {
+        pool_->give_back(slots_);
+        if (others_ != nullptr)
+            others_->forget(number_);
+    }
 
     Status bring_back(const std::vector<uint32_t>& blocks) const override {
         // The blocks may have been another sequence's in a step that still runs.
         BERTH_TRY(stash_.device_.synchronize());
+        if (others_ != nullptr)
+            BERTH_TRY(others_->bring_back(number_, std::span(blocks).first(slots_.size())));
         return stash_.for_pieces(blocks, slots_,
                                  [this](std::byte* device, const std::byte* host, uint64_t bytes) {
                                      return stash_.device_.copy_to_device(device, host, bytes);
@@ -38,16 +45,20 @@ class KvStash::Saved final : public SavedKv {
   private:
     const KvStash& stash_;
     const std::shared_ptr<HostBlockPool> pool_; // outlives the stash, if need be
+    RankWork* const others_;
     const std::vector<uint32_t> slots_;
+    const uint64_t number_; // by which the other ranks know it
 };
 
 Result<std::unique_ptr<SavedKv>> KvStash::save(std::span<const uint32_t> blocks) {
     BERTH_ASSIGN(std::vector<uint32_t> slots, pool_->take(static_cast<uint32_t>(blocks.size())));
-    auto saved = std::make_unique<Saved>(*this, slots);
+    auto saved = std::make_unique<Saved>(*this, slots, next_number_++);
     BERTH_TRY(
         for_pieces(blocks, slots, [this](const std::byte* device, std::byte* host, uint64_t bytes) {
             return device_.copy_to_host(host, device, bytes);
         }));
+    if (others_ != nullptr)
+        BERTH_TRY(others_->save(next_number_ - 1, blocks));
     return saved;
 }
 

@@ -3,6 +3,7 @@
 
 #include "cache/memory/device.h"
 #include "engine_shim/reference/model/host_block_pool.h"
+#include "engine_shim/reference/model/rank_work.h"
 #include "engine_shim/reference/model/saved_kv.h"
 
 #include <memory>
@@ -15,8 +16,10 @@ namespace berth::engine {
 // Engine thread only. Copies that were saved may be destroyed after the stash, not brought back.
 class KvStash {
   public:
-    KvStash(Device& device, std::byte* arena, uint64_t block_bytes, HostBlockPool::Limits limits)
-        : device_(device), arena_(arena), block_bytes_(block_bytes),
+    // `others`: the ranks that keep their parts of what is kept here; null: there are none.
+    KvStash(Device& device, std::byte* arena, uint64_t block_bytes, HostBlockPool::Limits limits,
+            RankWork* others = nullptr)
+        : device_(device), arena_(arena), block_bytes_(block_bytes), others_(others),
           pool_(std::make_shared<HostBlockPool>(device, block_bytes, limits)) {}
 
     // With the device fenced. ResourceExhausted when there is no host memory for it.
@@ -34,6 +37,8 @@ class KvStash {
     Device& device_;
     std::byte* const arena_;
     const uint64_t block_bytes_;
+    RankWork* const others_;
+    uint64_t next_number_ = 0;
     const std::shared_ptr<HostBlockPool> pool_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace berth::engine {
@@ -204,6 +205,32 @@ Result<ModelConfig> parse_model_config(std::string_view text, std::string_view w
     BERTH_TRY(reader.finish());
     BERTH_TRY(check_shapes(config, what));
     BERTH_ASSIGN(config.rope, read_rope(cleaned, config.max_positions, what));
+    return config;
+}
+
+Result<ModelConfig> config_of_rank(ModelConfig config, const RankShare& share) {
+    if (share.ranks == 0 || share.rank >= share.ranks)
+        return fail(
+            ErrorCode::kInvalidArgument,
+            fmt::format("rank {} of {}: ranks are numbered from 0", share.rank, share.ranks),
+            "BadRank");
+    const auto check = [&](std::string_view what, uint32_t count, bool shared) -> Status {
+        if (count % share.ranks == 0 || (shared && share.ranks % count == 0))
+            return {};
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("the model has {} {}, which {} ranks do not divide: choose another "
+                                "tensor parallelism",
+                                count, what, share.ranks),
+                    "NotDivisible");
+    };
+    BERTH_TRY(check("attention heads", config.heads, false));
+    BERTH_TRY(check("key/value heads", config.kv_heads, true));
+    BERTH_TRY(check("rows of the MLP", config.intermediate, false));
+    BERTH_TRY(check("words", config.vocab, false));
+    config.heads /= share.ranks;
+    config.kv_heads = std::max<uint32_t>(config.kv_heads / share.ranks, 1);
+    config.intermediate /= share.ranks;
+    config.share = share;
     return config;
 }
 

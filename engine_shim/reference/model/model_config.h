@@ -32,6 +32,12 @@ struct RopeConfig {
     bool truncate = true;
 };
 
+// Which part of a model this process has: one of `ranks` that share every layer.
+struct RankShare {
+    uint32_t rank = 0;
+    uint32_t ranks = 1;
+};
+
 struct ModelConfig {
     Architecture architecture = Architecture::kLlama;
     uint32_t hidden = 0;
@@ -49,11 +55,17 @@ struct ModelConfig {
     bool mlp_bias = false;
     bool qk_norm = false;
     RopeConfig rope;
+    // heads, kv_heads and intermediate are this rank's part; all else is the whole model's.
+    RankShare share;
     std::vector<int32_t> eos_tokens;
 };
 
 // `what` names the document in errors. Unsupported with the field's name for what is not computed.
 Result<ModelConfig> parse_model_config(std::string_view text, std::string_view what);
+// The part of a rank, cut as weight sets are (cache/weights/slicing.h): attention between heads,
+// key heads repeated where there are fewer of them than ranks, MLP and vocabulary evenly.
+// InvalidArgument, NotDivisible, for what does not divide.
+Result<ModelConfig> config_of_rank(ModelConfig config, const RankShare& share);
 // The end tokens of a generation_config.json, which go before those of config.json; empty if it
 // names none.
 Result<std::vector<int32_t>> parse_generation_eos(std::string_view text, std::string_view what);

@@ -38,22 +38,24 @@ std::vector<ForwardItem> forward_items(std::span<const StepItem> items) {
 } // namespace
 
 ModelRunner::ModelRunner(ModelConfig config, DecoderWeights weights, KvCache cache,
-                         RunnerOptions options)
+                         RunnerOptions options, RunnerRanks ranks)
     : config_(std::move(config)), weights_(std::move(weights)), cache_(std::move(cache)),
-      options_(options) {}
+      options_(options), ranks_(ranks) {}
 
 at::Tensor ModelRunner::compute_invariant(std::span<const ForwardItem> items, size_t decoding,
                                           const LayerHook& hook) const {
     std::vector<at::Tensor> rows;
     if (decoding > 0) {
         const ForwardShape shape{options_.decode_rows, options_.context_step, false};
-        rows.push_back(forward(config_, weights_, cache_, items.first(decoding), shape, hook));
+        rows.push_back(
+            forward(config_, weights_, cache_, items.first(decoding), shape, hook, ranks_.group));
         if (!rows.back().defined())
             return {};
     }
     for (const ForwardItem& item : items.subspan(decoding)) {
         const ForwardShape shape{options_.chunk_rows, options_.context_step, true};
-        rows.push_back(forward(config_, weights_, cache_, std::span(&item, 1), shape, hook));
+        rows.push_back(
+            forward(config_, weights_, cache_, std::span(&item, 1), shape, hook, ranks_.group));
         if (!rows.back().defined())
             return {};
     }
@@ -67,7 +69,7 @@ at::Tensor ModelRunner::compute(std::span<const StepItem> items, const LayerHook
         ++decoding;
     if (options_.batch_invariant)
         return compute_invariant(made, decoding, hook);
-    return forward(config_, weights_, cache_, made, ForwardShape{}, hook);
+    return forward(config_, weights_, cache_, made, ForwardShape{}, hook, ranks_.group);
 }
 
 Result<std::optional<at::Tensor>> ModelRunner::logits(std::span<const StepItem> items,
@@ -96,6 +98,8 @@ Result<std::optional<std::vector<SampledToken>>> ModelRunner::step(std::span<con
 }
 
 Status ModelRunner::copy_blocks(std::span<const BlockMove> moves) {
+    if (ranks_.others != nullptr && !moves.empty())
+        BERTH_TRY(ranks_.others->copy_blocks(moves));
     const auto copied = guarded([&] {
         // Neighbours that stay neighbours go as one piece.
         for (size_t begin = 0; begin < moves.size();) {
@@ -113,13 +117,15 @@ Status ModelRunner::copy_blocks(std::span<const BlockMove> moves) {
 }
 
 Result<std::string> ModelRunner::canary(uint32_t block) {
+    if (ranks_.others != nullptr)
+        BERTH_TRY(ranks_.others->canary(block));
     const int32_t token = static_cast<int32_t>(config_.vocab / 2);
     return guarded([&]() -> std::string {
         const ForwardItem item{std::span(&token, 1), 0, std::span(&block, 1), 1, true};
-        const at::Tensor logits =
-            forward(config_, weights_, cache_, std::span(&item, 1), ForwardShape{}, {})
-                .cpu()
-                .contiguous();
+        const at::Tensor logits = forward(config_, weights_, cache_, std::span(&item, 1),
+                                          ForwardShape{}, {}, ranks_.group)
+                                      .cpu()
+                                      .contiguous();
         const float* row = logits.data_ptr<float>();
         for (int64_t i = 0; i < logits.numel(); ++i) {
             if (!std::isfinite(row[i]))

@@ -3,6 +3,7 @@
 
 #include "engine_shim/reference/model/block_moves.h"
 #include "engine_shim/reference/model/decoder.h"
+#include "engine_shim/reference/model/rank_work.h"
 #include "engine_shim/reference/model/step_model.h"
 
 #include <string>
@@ -16,16 +17,25 @@ struct RunnerOptions {
     uint32_t context_step = 128; // batch-invariant: context lengths are padded to multiples of it
 };
 
+// Where the model is shared by several ranks: how they compute together, and, on rank 0, how the
+// others are told. Both outlive the runner.
+struct RunnerRanks {
+    RankGroup* group = nullptr;
+    RankWork* others = nullptr;
+};
+
 // Computes steps: the decoder over its weights and cache, then the sampler. Engine thread only.
 class ModelRunner final : public StepModel {
   public:
-    ModelRunner(ModelConfig config, DecoderWeights weights, KvCache cache, RunnerOptions options);
+    ModelRunner(ModelConfig config, DecoderWeights weights, KvCache cache, RunnerOptions options,
+                RunnerRanks ranks = {});
 
     Result<std::optional<std::vector<SampledToken>>> step(std::span<const StepItem> items,
                                                           const LayerHook& hook) override;
     // Logits of the items that sample, before any drawing; nullopt when abandoned.
     Result<std::optional<at::Tensor>> logits(std::span<const StepItem> items,
                                              const LayerHook& hook);
+    // canary() and copy_blocks() tell the other ranks; step() is told by who calls it.
     // A hash of the logits after one fixed token, computed through `block`: the same for as long as
     // weights, memory and device are what they were.
     Result<std::string> canary(uint32_t block);
@@ -33,6 +43,7 @@ class ModelRunner final : public StepModel {
     Status copy_blocks(std::span<const BlockMove> moves);
     const ModelConfig& config() const { return config_; }
     const KvCache& cache() const { return cache_; }
+    RankWork* others() const { return ranks_.others; }
 
   private:
     // Undefined when abandoned.
@@ -44,6 +55,7 @@ class ModelRunner final : public StepModel {
     const DecoderWeights weights_;
     const KvCache cache_;
     const RunnerOptions options_;
+    const RunnerRanks ranks_;
 };
 
 } // namespace berth::engine

@@ -18,6 +18,8 @@ uint32_t Scheduler::blocks_for(uint64_t tokens) const {
 void Scheduler::add(GenerationRequest request, TokenCallback callback) {
     Sequence sequence;
     sequence.tokens = request.prompt;
+    sequence.tokens.insert(sequence.tokens.end(), request.generated.begin(),
+                           request.generated.end());
     sequence.request = std::move(request);
     sequence.callback = std::move(callback);
     sequence.order = next_order_++;

@@ -128,10 +128,11 @@ LayerWeights resolve_layer(const ModelConfig& config, Resolver& from, uint32_t i
 Result<DecoderWeights> resolve_weights(const ModelConfig& config, const WeightSource& source) {
     Resolver from(source);
     DecoderWeights weights;
-    weights.embedding = from.take("model.embed_tokens.weight", {config.vocab, config.hidden});
+    const int64_t words = config.vocab / config.share.ranks;
+    weights.embedding = from.take("model.embed_tokens.weight", {words, config.hidden});
     weights.final_norm = from.take("model.norm.weight", {config.hidden});
-    weights.head = config.tied_head ? weights.embedding
-                                    : from.take("lm_head.weight", {config.vocab, config.hidden});
+    weights.head =
+        config.tied_head ? weights.embedding : from.take("lm_head.weight", {words, config.hidden});
     for (uint32_t index = 0; index < config.layers; ++index)
         weights.layers.push_back(resolve_layer(config, from, index));
     BERTH_TRY(from.finish());

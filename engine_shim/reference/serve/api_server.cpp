@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/serve/api_server.h"
 
+#include "base/http/keeping.h"
 #include "base/http/server.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -84,6 +85,13 @@ class ApiServer::Core : public std::enable_shared_from_this<ApiServer::Core> {
                      : fmt::format("http://{}:{}", parsed.host, port);
     }
 
+    Result<std::string> take_over(UniqueFd socket, std::shared_ptr<http::Keeping> keeping) {
+        keeping_ = keeping;
+        return server_->take_over(std::move(socket), std::move(keeping));
+    }
+    void drain() { server_->drain(); }
+    void leave() { server_->leave(); }
+
     void stop() {
         if (server_)
             server_->stop();
@@ -142,7 +150,10 @@ class ApiServer::Core : public std::enable_shared_from_this<ApiServer::Core> {
     }
 
     boost::asio::awaitable<http::Response> metrics(http::Request) {
-        co_return http::text_response(metrics_.text(model_.engine.stats()), 200,
+        std::string text = metrics_.text(model_.engine.stats());
+        if (keeping_)
+            text += kept_text(keeping_->counts());
+        co_return http::text_response(std::move(text), 200,
                                       "text/plain; version=0.0.4; charset=utf-8");
     }
 
@@ -153,6 +164,7 @@ class ApiServer::Core : public std::enable_shared_from_this<ApiServer::Core> {
     int64_t started_ = std::chrono::duration_cast<std::chrono::seconds>(
                            std::chrono::system_clock::now().time_since_epoch())
                            .count();
+    std::shared_ptr<http::Keeping> keeping_; // null: connections end with this process
     std::optional<http::Server> server_;
 };
 
@@ -168,6 +180,15 @@ ApiServer::~ApiServer() {
 
 Result<std::string> ApiServer::listen(const std::string& address) {
     return core_->listen(address);
+}
+Result<std::string> ApiServer::take_over(UniqueFd socket, std::shared_ptr<http::Keeping> keeping) {
+    return core_->take_over(std::move(socket), std::move(keeping));
+}
+void ApiServer::drain() {
+    core_->drain();
+}
+void ApiServer::leave() {
+    core_->leave();
 }
 void ApiServer::stop() {
     core_->stop();

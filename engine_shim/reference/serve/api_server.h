@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "base/result.h"
+#include "base/unique_fd.h"
 #include "engine_shim/reference/serve/engine_api.h"
 #include "engine_shim/reference/text/chat_template.h"
 #include "engine_shim/reference/text/tokenizer.h"
@@ -12,6 +12,10 @@
 
 namespace boost::asio {
 class io_context;
+}
+
+namespace berth::http {
+class Keeping;
 }
 
 namespace berth::serve {
@@ -34,6 +38,12 @@ class ApiServer {
     // "127.0.0.1:8000", "[::1]:0" or "unix:/path". Port 0: the system chooses. Returns where it
     // listens: "http://127.0.0.1:41234".
     Result<std::string> listen(const std::string& address);
+    // Goes on with a socket that berthd holds, as http::Server does; returns where it is.
+    Result<std::string> take_over(UniqueFd socket, std::shared_ptr<http::Keeping> keeping);
+    // For a successor: leaves it the kept connections, each as soon as no request is under way on
+    // it, or all of them now, with their requests. Nothing is accepted any more.
+    void drain();
+    void leave();
     // Closes the listeners and every connection, and cancels the requests in flight. Idempotent.
     void stop();
     // Completion requests that are being answered.

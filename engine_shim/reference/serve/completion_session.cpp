@@ -51,6 +51,8 @@ CompletionSession::~CompletionSession() {
 }
 
 boost::asio::awaitable<void> CompletionSession::run(http::Request request, CallKind kind) {
+    kept_ = KeptCall(request.kept);
+    resumed_ = kept_.resumes();
     ApiResult<CompletionCall> call = read_call(request.body, kind, model_);
     if (!call) {
         co_await refuse_with(call.error());
@@ -60,15 +62,29 @@ boost::asio::awaitable<void> CompletionSession::run(http::Request request, CallK
     for (size_t index = 0; index < call_.prompts.size(); ++index)
         choices_.emplace_back(model_.tokenizer, call_.stops);
     reported_.resize(choices_.size());
+    in_engine_.resize(choices_.size());
+    given_.resize(choices_.size());
     std::weak_ptr<EventQueue> events = events_;
     std::function<void()> on_closed = [events] {
         if (std::shared_ptr<EventQueue> queue = events.lock())
             queue->close();
     };
     request.peer->on_closed(std::move(on_closed));
-    Status submitted = submit_all();
-    if (!submitted) {
-        co_await refuse_with(to_api_error(submitted.error()));
+    co_await answer();
+}
+
+boost::asio::awaitable<void> CompletionSession::answer() {
+    if (resumed_ && stream_->started() && kept_.stage() == AnswerStage::kDone) {
+        status_ = 200; // its last words are written
+        co_return;
+    }
+    Status ready = resumed_ ? take_up() : Status();
+    if (!resumed_)
+        kept_.begin(call_);
+    if (ready)
+        ready = submit_all();
+    if (!ready) {
+        co_await refuse_with(to_api_error(ready.error()));
         co_return;
     }
     metrics_.prompt_tokens += call_.prompt_tokens();
@@ -78,15 +94,83 @@ boost::asio::awaitable<void> CompletionSession::run(http::Request request, CallK
         co_await whole_answer();
 }
 
-Status CompletionSession::submit_all() {
-    for (size_t index = 0; index < call_.prompts.size(); ++index) {
-        BERTH_TRY(model_.engine.submit(call_.request(index), events_->callback()));
-        in_engine_.push_back(1);
+Status CompletionSession::take_up() {
+    if (!kept_.restore(call_))
+        return fail(ErrorCode::kCorrupt, "the journal's note of this request cannot be read");
+    BERTH_ASSIGN(std::vector<engine::TokenEvent> events,
+                 kept_.events(call_, model_.engine.vocab_size()));
+    for (engine::TokenEvent& event : events) {
+        const size_t index = choice_of(event.id);
+        given_[index].push_back(event.token);
+        if (unseen_.empty() && taken_ < kept_.covered()) {
+            (void)take(event);
+            reported_[index] = choices_[index].finished() ? 1 : 0;
+            ++taken_;
+        } else {
+            unseen_.push_back(std::move(event));
+        }
     }
     return {};
 }
 
+Status CompletionSession::submit_all() {
+    for (size_t index = 0; index < choices_.size(); ++index) {
+        const bool is_ended =
+            choices_[index].finished() ||
+            std::any_of(unseen_.begin(), unseen_.end(), [&](const engine::TokenEvent& event) {
+                return event.finished && choice_of(event.id) == index;
+            });
+        if (is_ended)
+            continue;
+        engine::GenerationRequest request = call_.request(index);
+        request.generated = given_[index];
+        BERTH_TRY(model_.engine.submit(std::move(request), events_->callback()));
+        in_engine_[index] = 1;
+    }
+    return {};
+}
+
+// Into the journal first: text that it makes certain may be written at once.
+boost::asio::awaitable<std::optional<engine::TokenEvent>> CompletionSession::next_event() {
+    std::optional<engine::TokenEvent> event;
+    if (!unseen_.empty()) {
+        event = std::move(unseen_.front());
+        unseen_.pop_front();
+        ++taken_;
+        co_return event;
+    }
+    event = co_await events_->next();
+    if (event && event->token >= 0) {
+        kept_.add(choice_of(event->id), *event);
+        ++taken_;
+    }
+    co_return event;
+}
+
+boost::asio::awaitable<Status> CompletionSession::write(std::string text, AnswerStage stage) {
+    kept_.cover(taken_, stage);
+    co_return co_await stream_->write(std::move(text));
+}
+
+// The index stands behind the last '-' of the id that we gave.
+size_t CompletionSession::choice_of(const std::string& request_id) const {
+    size_t index = 0;
+    const size_t dash = request_id.rfind('-');
+    std::from_chars(request_id.data() + dash + 1, request_id.data() + request_id.size(), index);
+    return index;
+}
+
+boost::asio::awaitable<void> CompletionSession::end_with(ApiError error) {
+    Status sent = co_await write(error_event(error), AnswerStage::kDone);
+    if (sent)
+        status_ = error.status;
+}
+
 boost::asio::awaitable<void> CompletionSession::refuse_with(ApiError error) {
+    if (stream_->started()) { // by an engine before this one
+        co_await end_with(error);
+        co_return;
+    }
     http::Response response;
     response.status = error.status;
     response.body = serialize(error);
@@ -99,12 +183,10 @@ boost::asio::awaitable<void> CompletionSession::refuse_with(ApiError error) {
 
 CompletionSession::Piece CompletionSession::take(const engine::TokenEvent& event) {
     Piece piece;
-    // The index stands behind the last '-' of the id that we gave.
-    size_t dash = event.id.rfind('-');
-    std::from_chars(event.id.data() + dash + 1, event.id.data() + event.id.size(), piece.index);
+    piece.index = choice_of(event.id);
     if (piece.index >= choices_.size())
         return {};
-    if (event.token >= 0 && first_token_ == Clock::time_point()) {
+    if (event.token >= 0 && !resumed_ && first_token_ == Clock::time_point()) {
         first_token_ = Clock::now();
         metrics_.first_token.add(seconds(first_token_ - begin_));
     }
@@ -140,7 +222,7 @@ std::optional<ApiError> CompletionSession::failure() const {
 
 boost::asio::awaitable<void> CompletionSession::whole_answer() {
     while (!all_finished()) {
-        std::optional<engine::TokenEvent> event = co_await events_->next();
+        std::optional<engine::TokenEvent> event = co_await next_event();
         if (!event)
             co_return;
         take(*event);
@@ -157,21 +239,27 @@ boost::asio::awaitable<void> CompletionSession::whole_answer() {
 }
 
 boost::asio::awaitable<void> CompletionSession::stream_answer() {
-    http::Headers headers;
-    headers.set("Cache-Control", "no-cache");
-    Status sent = co_await stream_->start(200, "text/event-stream; charset=utf-8", headers);
+    const AnswerStage stage = resumed_ ? kept_.stage() : AnswerStage::kNothing;
+    Status sent;
+    if (!stream_->started()) {
+        http::Headers headers;
+        headers.set("Cache-Control", "no-cache");
+        kept_.cover(0, AnswerStage::kHeaders);
+        sent = co_await stream_->start(200, "text/event-stream; charset=utf-8", headers);
+    }
     std::string out;
-    for (size_t index = 0; call_.kind == CallKind::kChat && index < choices_.size(); ++index)
+    const bool has_roles = call_.kind == CallKind::kChat && stage != AnswerStage::kBody;
+    for (size_t index = 0; has_roles && index < choices_.size(); ++index)
         out += role_event(call_, index);
     while (sent && !all_finished()) {
         // All events that are there go out in one write.
-        if (!events_->has_next() && !out.empty()) {
+        if (unseen_.empty() && !events_->has_next() && !out.empty()) {
             std::string chunk;
             std::swap(chunk, out);
-            sent = co_await stream_->write(std::move(chunk));
+            sent = co_await write(std::move(chunk), AnswerStage::kBody);
             continue;
         }
-        std::optional<engine::TokenEvent> event = co_await events_->next();
+        std::optional<engine::TokenEvent> event = co_await next_event();
         if (!event)
             co_return;
         Piece piece = take(*event);
@@ -179,7 +267,7 @@ boost::asio::awaitable<void> CompletionSession::stream_answer() {
             out += text_event(call_, piece.index, piece.text);
         if (std::optional<ApiError> failed = failure()) {
             out += error_event(*failed);
-            sent = co_await stream_->write(std::move(out));
+            sent = co_await write(std::move(out), AnswerStage::kDone);
             if (sent)
                 status_ = failed->status;
             co_return;
@@ -193,7 +281,7 @@ boost::asio::awaitable<void> CompletionSession::stream_answer() {
     if (call_.includes_usage)
         out += usage_event(call_, choices_);
     out += kDoneEvent;
-    sent = co_await stream_->write(std::move(out));
+    sent = co_await write(std::move(out), AnswerStage::kDone);
     if (sent)
         status_ = 200;
 }

@@ -18,6 +18,9 @@ namespace berth::engine {
 struct GenerationRequest {
     std::string id; // unique among requests in flight; the caller's choice
     std::vector<int32_t> prompt;
+    // What another engine has given out for it already, of max_new_tokens: it is gone on from
+    // there, with the index behind these.
+    std::vector<int32_t> generated;
     uint32_t max_new_tokens = 16;
     float temperature = 1.0F;         // 0: greedy
     float top_p = 1.0F;               // in (0, 1]

@@ -87,4 +87,25 @@ std::string ServerMetrics::text(const engine::EngineStats& stats) const {
     return out;
 }
 
+std::string kept_text(const http::Keeping::Counts& counts) {
+    std::string out;
+    one(out, "berth_engine_connections_kept", "gauge",
+        "Connections that would outlive this engine.", static_cast<double>(counts.kept));
+    one(out, "berth_engine_connections_taken_over_total", "counter",
+        "Connections that an engine before this one has left.",
+        static_cast<double>(counts.taken_over));
+    one(out, "berth_engine_connections_cut_total", "counter",
+        "Connections of an engine before this one that could not be gone on with.",
+        static_cast<double>(counts.cut));
+    const std::string name = "berth_engine_connections_not_kept_total";
+    head(out, name, "counter", "Times that a connection was not kept, or no longer, by cause.");
+    const std::pair<const char*, uint64_t> causes[] = {{"NoSlot", counts.no_slot},
+                                                       {"NotParked", counts.not_parked},
+                                                       {"NotOffered", counts.not_offered},
+                                                       {"TooLarge", counts.too_large}};
+    for (const auto& [cause, count] : causes)
+        out += fmt::format("{}{{cause=\"{}\"}} {}\n", name, cause, count);
+    return out;
+}
+
 } // namespace berth::serve

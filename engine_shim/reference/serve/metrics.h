@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/http/keeping.h"
 #include "engine_shim/reference/serve/engine_api.h"
 
 #include <array>
@@ -38,5 +39,8 @@ struct ServerMetrics {
 
     std::string text(const engine::EngineStats& stats) const;
 };
+
+// Of connections that outlive their engine.
+std::string kept_text(const http::Keeping::Counts& counts);
 
 } // namespace berth::serve

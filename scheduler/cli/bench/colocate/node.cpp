@@ -112,6 +112,19 @@ Status ColocateNode::find_engines() {
     return {};
 }
 
+Status ColocateNode::check_mps() const {
+    BERTH_ASSIGN(const json::value found, node_->client().get("/v1/doctor"));
+    const auto* checks = found.is_object() ? found.get_object().if_contains("checks") : nullptr;
+    if (checks != nullptr && checks->is_array())
+        for (const json::value& check : checks->get_array())
+            if (check.is_object() && text_at(check.get_object(), "name") == "mps")
+                return flag_at(check.get_object(), "ok")
+                           ? Status()
+                           : fail(ErrorCode::kUnavailable, text_at(check.get_object(), "message"),
+                                  "MpsAbsent");
+    return fail(ErrorCode::kCorrupt, "berthd's doctor says nothing of MPS");
+}
+
 Status ColocateNode::check_engines() const {
     for (const auto& [name, pid] :
          {std::pair{kOnline, online_pid_}, std::pair{kBatch, batch_pid_}}) {

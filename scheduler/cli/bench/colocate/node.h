@@ -38,6 +38,7 @@ class ColocateNode {
     uint32_t context_tokens_max() const { return context_tokens_max_; }
     // Fails when an engine has been started again since start().
     Status check_engines() const;
+    Status check_mps() const; // that the node has it, and does not share by its gates instead
     const std::string& batch_output() const { return batch_output_; }
     // Of berthd and its engines, into the folder.
     void copy_logs(const std::string& to) const;

@@ -63,6 +63,8 @@ Status ColocateRun::have_node_for(const PhasePlan& plan) {
     close_node();
     PhasePlan first;
     first.compute = compute;
+    if (plan.own_node)
+        first.share = plan.share;
     ++nodes_;
     BERTH_ASSIGN(node_, ColocateNode::start(options_, first));
     node_compute_ = compute;
@@ -176,6 +178,8 @@ std::string ColocateRun::reason_to_skip(const PhasePlan& plan) const {
         return "a signal ended the run";
     if (const Status known = check_rules(plan); !known)
         return known.error().message;
+    if (plan.compute == "MPS" && node_ && node_->device().starts_with("host"))
+        return "MPS is for NVIDIA GPUs, and this is " + node_->device();
     if (plan.with_slo && baseline().targets.ttft_ms <= 0)
         return "there is no online alone to make its targets from";
     const double takes = (plan.online ? load_.window_s : options_.batch_seconds) +
@@ -200,6 +204,8 @@ LoopPlan ColocateRun::online_loop(size_t requests) const {
 Status ColocateRun::measure(PhaseResult& result) {
     const PhasePlan& plan = result.plan;
     BERTH_TRY(have_node_for(plan));
+    if (plan.compute == "MPS")
+        BERTH_TRY(node_->check_mps());
     BERTH_TRY(node_->enter(plan, baseline().targets));
     LoopPlan loop = online_loop(plan.online ? load_.arrivals.size() : 0);
     loop.window_s = result.window_s = plan.online ? load_.window_s : options_.batch_seconds;

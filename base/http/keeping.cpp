@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/http/keeping.h"
+
+#include "base/log.h"
+
+#include <sys/socket.h>
+
+namespace berth::http {
+
+namespace {
+
+// Entries of the queue before it is written anew without those that are over. The kernel's default
+// holds about 270.
+constexpr size_t kMessagesMax = 96;
+// Connections that are over and still lie there.
+constexpr size_t kOverMax = 256;
+
+} // namespace
+
+Keeping::Keeping(std::unique_ptr<Journal> journal, Parking parking)
+    : journal_(std::move(journal)), parking_(std::move(parking)), tidy_at_(kMessagesMax) {}
+
+Result<std::shared_ptr<Keeping>> Keeping::open(UniqueFd journal, UniqueFd parked_in,
+                                               UniqueFd parked_out) {
+    BERTH_ASSIGN(auto opened, Journal::open(std::move(journal)));
+    return std::shared_ptr<Keeping>(
+        new Keeping(std::move(opened), Parking(std::move(parked_in), std::move(parked_out))));
+}
+
+void Keeping::say_once(uint64_t& count, const char* why) {
+    if (count++ == 0)
+        log::warn("a connection is not kept for a successor, {}: it ends with this process; "
+                  "said once, counted in the metrics",
+                  why);
+}
+
+std::shared_ptr<KeptConnection> Keeping::place(uint32_t slot) {
+    return std::make_shared<KeptConnection>(shared_from_this(), slot, journal_->slot(slot),
+                                            journal_->layout());
+}
+
+std::shared_ptr<KeptConnection> Keeping::reserve() {
+    const int64_t slot = leaving_ ? -1 : journal_->take_slot();
+    if (slot < 0)
+        return nullptr;
+    std::shared_ptr<KeptConnection> reserved = place(static_cast<uint32_t>(slot));
+    reserved->begin(journal_->next_serial(), TcpCount());
+    return reserved;
+}
+
+bool Keeping::park(int socket, KeptConnection& place) {
+    const Parking::Live live{{place.slot(), place.serial()}, socket};
+    if (Status parked = parking_.park(live); !parked) {
+        say_once(counts_.not_parked, parked.error().message.c_str());
+        place.end();
+        return false;
+    }
+    open_[place.slot()] = {place.serial(), socket};
+    if (parking_.messages() >= tidy_at_ || over_ >= kOverMax)
+        tidy();
+    return true;
+}
+
+std::shared_ptr<KeptConnection> Keeping::keep(int socket) {
+    const Result<TcpCount> count = tcp_count(socket);
+    if (!count) {
+        say_once(counts_.not_offered, count.error().message.c_str());
+        return nullptr;
+    }
+    std::shared_ptr<KeptConnection> place = reserve();
+    if (!place) {
+        say_once(counts_.no_slot, "all slots of the journal are in use");
+        return nullptr;
+    }
+    place->begin(place->serial(), *count);
+    return park(socket, *place) ? place : nullptr;
+}
+
+std::vector<Parking::Live> Keeping::live() const {
+    std::vector<Parking::Live> all;
+    for (const auto& [slot, open] : open_)
+        all.push_back({{slot, open.serial}, open.fd});
+    return all;
+}
+
+void Keeping::tidy() {
+    if (leaving_)
+        return; // those that were left are nobody's to send again
+    over_ = 0;
+    tidy_at_ = kMessagesMax;
+    if (Status done = parking_.replace(live()); !done) {
+        log::warn("parked connections stay with those that are over: {}", done.error().message);
+        tidy_at_ += parking_.messages(); // not at once again
+    }
+}
+
+void Keeping::freed(const KeptConnection& connection) {
+    over_ += open_.erase(connection.slot());
+    journal_->free_slot(connection.slot());
+}
+
+void Keeping::note_too_large() {
+    say_once(counts_.too_large, "a request or its answer does not fit the journal's slot");
+}
+
+Keeping::Counts Keeping::counts() const {
+    Counts counts = counts_;
+    counts.kept = open_.size();
+    return counts;
+}
+
+std::vector<Keeping::TakenOver> Keeping::take_over() {
+    auto found = parking_.look();
+    if (!found) {
+        log::error("connections of the process before cannot be taken over: {}",
+                   found.error().message);
+        return {};
+    }
+    std::vector<TakenOver> taken;
+    std::vector<bool> used(journal_->slots(), false);
+    for (Parking::Found& one : *found) {
+        const uint32_t slot = one.name.slot;
+        if (slot >= used.size() || one.name.serial == 0 ||
+            journal_->serial_of(slot) != one.name.serial) {
+            ::shutdown(one.fd.get(), SHUT_RDWR); // its connection was over
+            continue;
+        }
+        if (used[slot])
+            continue; // a double
+        const Result<TcpCount> count = tcp_count(one.fd.get());
+        std::shared_ptr<KeptConnection> kept = place(slot);
+        if (!count || count->is_over || !kept->take_over(*count)) {
+            counts_.cut += count && !count->is_over ? 1 : 0;
+            ::shutdown(one.fd.get(), SHUT_RDWR);
+            continue;
+        }
+        used[slot] = true;
+        open_[slot] = {one.name.serial, one.fd.get()};
+        taken.push_back({std::move(one.fd), std::move(kept)});
+    }
+    journal_->keep_only(used);
+    tidy();
+    counts_.taken_over += taken.size();
+    return taken;
+}
+
+} // namespace berth::http

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/act/service_sockets.h"
+
+#include "base/json.h"
+#include "base/listen_socket.h"
+#include "base/log.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <fcntl.h>
+#include <set>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace berth {
+
+namespace {
+
+constexpr int kUnixMode = 0660;
+constexpr int kParkedBytes = 1 << 20; // of buffer; each connection takes less than 1 KiB of it
+
+Result<UniqueFd> open_socket(const std::string& listen) {
+    if (listen.starts_with("unix:"))
+        return listen_on_unix(listen.substr(5), kUnixMode);
+    BERTH_ASSIGN(const policies::ListenAddress address, policies::listen_address(listen));
+    return listen_on_tcp(address.host, address.port);
+}
+
+Status open_journal(ServiceSockets& sockets) {
+    sockets.journal.reset(::memfd_create("berth-journal", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!sockets.journal ||
+        ::ftruncate(sockets.journal.get(), static_cast<off_t>(ServiceBook::kJournalBytes)) != 0)
+        return fail_errno("the journal of requests");
+    int pair[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        return fail_errno("a pair of sockets for parked connections");
+    sockets.parked_in.reset(pair[0]);
+    sockets.parked_out.reset(pair[1]);
+    (void)::setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &kParkedBytes, sizeof kParkedBytes);
+    return {};
+}
+
+} // namespace
+
+std::vector<std::pair<std::string, int>> ServiceSockets::listen_fds(bool with_journal) const {
+    std::vector<std::pair<std::string, int>> all{{"berth-listen", socket.get()}};
+    if (with_journal && journal) {
+        all.emplace_back("berth-journal", journal.get());
+        all.emplace_back("berth-parked-in", parked_in.get());
+        all.emplace_back("berth-parked-out", parked_out.get());
+    }
+    return all;
+}
+
+Result<std::vector<UniqueFd>> ServiceSockets::duplicates() const {
+    std::vector<UniqueFd> all;
+    for (const UniqueFd* one : {&socket, &journal, &parked_in, &parked_out}) {
+        if (!*one)
+            break;
+        BERTH_ASSIGN(UniqueFd copy, one->duplicate());
+        all.push_back(std::move(copy));
+    }
+    return all;
+}
+
+std::string ServiceBook::owner_of(const policies::InstanceSpec& spec) {
+    return spec.standby_of.empty() ? spec.name : spec.standby_of;
+}
+
+Status ServiceBook::adopt(KeptEntry entry) {
+    if (entry.fds.size() != 1 && entry.fds.size() != 4)
+        return fail(ErrorCode::kCorrupt,
+                    fmt::format("expected 1 descriptor or 4, found {}", entry.fds.size()));
+    BERTH_ASSIGN(const json::value meta, json::parse(entry.meta, entry.key));
+    json::Reader reader(meta, entry.key);
+    auto sockets = std::make_shared<ServiceSockets>();
+    sockets->listen = reader.string("listen");
+    BERTH_TRY(reader.allow_unknown().finish());
+    sockets->socket = std::move(entry.fds[0]);
+    BERTH_ASSIGN(sockets->endpoint, socket_endpoint(sockets->socket.get()));
+    if (entry.fds.size() == 4) {
+        sockets->journal = std::move(entry.fds[1]);
+        sockets->parked_in = std::move(entry.fds[2]);
+        sockets->parked_out = std::move(entry.fds[3]);
+    }
+    services_[entry.key.substr(kKeyPrefix.size())] = std::move(sockets);
+    return {};
+}
+
+void ServiceBook::follow(
+    const policies::Documents& documents,
+    const std::function<void(const std::string& instance, const Error&)>& failed) {
+    std::set<std::string> wanted;
+    for (const policies::InstanceSpec& spec : documents.instances) {
+        if (spec.engine.listen.empty())
+            continue;
+        wanted.insert(owner_of(spec));
+        if (auto opened = ensure(spec); !opened && spec.standby_of.empty())
+            failed(spec.name, opened.error());
+    }
+    std::erase_if(services_, [&](const auto& one) {
+        if (wanted.contains(one.first))
+            return false;
+        log::info("service instance={} endpoint={}: closed", one.first, one.second->endpoint);
+        if (one.second->listen.starts_with("unix:"))
+            ::unlink(one.second->listen.c_str() + 5);
+        keep_(std::string(kKeyPrefix) + one.first, {}, {});
+        return true;
+    });
+}
+
+ServiceBook::Shared ServiceBook::find(const policies::InstanceSpec& spec) const {
+    const auto found = services_.find(owner_of(spec));
+    return found == services_.end() ? nullptr : found->second;
+}
+
+// At another address the journal and what is parked stay: who is answered goes on being answered.
+Result<ServiceBook::Shared> ServiceBook::ensure(const policies::InstanceSpec& spec) {
+    const Shared known = find(spec);
+    const bool journals = spec.engine.journal && spec.engine.driver == policies::DriverKind::kBerth;
+    const bool has_socket = known != nullptr && known->listen == spec.engine.listen;
+    if (has_socket && (known->journal || !journals))
+        return known;
+    auto made = std::make_shared<ServiceSockets>();
+    made->listen = spec.engine.listen;
+    if (has_socket) {
+        BERTH_ASSIGN(made->socket, known->socket.duplicate());
+    } else {
+        BERTH_ASSIGN(made->socket, open_socket(spec.engine.listen));
+    }
+    BERTH_ASSIGN(made->endpoint, socket_endpoint(made->socket.get()));
+    if (known != nullptr && known->journal) {
+        BERTH_ASSIGN(made->journal, known->journal.duplicate());
+        BERTH_ASSIGN(made->parked_in, known->parked_in.duplicate());
+        BERTH_ASSIGN(made->parked_out, known->parked_out.duplicate());
+    } else if (journals) {
+        BERTH_TRY(open_journal(*made));
+    }
+    const std::string owner = owner_of(spec);
+    log::info("service instance={} endpoint={} journal={}", owner, made->endpoint,
+              static_cast<bool>(made->journal));
+    services_[owner] = made;
+    keep(owner, *made);
+    return Shared(made);
+}
+
+void ServiceBook::keep(const std::string& owner, const ServiceSockets& sockets) const {
+    auto copies = sockets.duplicates();
+    if (!copies) {
+        log::error("service of {}: {}, going on without the keeper's copy", owner,
+                   copies.error().message);
+        return;
+    }
+    const json::object meta{{"listen", sockets.listen}};
+    keep_(std::string(kKeyPrefix) + owner, json::serialize(meta), std::move(*copies));
+}
+
+void ServiceBook::forget_requests(const policies::InstanceSpec& spec) const {
+    const Shared known = find(spec);
+    if (known == nullptr || !known->journal)
+        return;
+    if (::fallocate(known->journal.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                    static_cast<off_t>(kJournalBytes)) != 0)
+        log::error("the journal of {} could not be wiped: errno {}", owner_of(spec), errno);
+}
+
+void ServiceBook::refill() const {
+    for (const auto& [owner, sockets] : services_)
+        keep(owner, *sockets);
+}
+
+} // namespace berth

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/service.h"
+
+#include "scheduler/node/step.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <vector>
+
+// One socket, one process that answers it, as a generation that only grows; others may stand by,
+// warm. Whoever is to answer is told Serve. That the one before does nothing more is seen to first:
+// it has ended, or is ending and is killed once more, and the kernel gives the journal's lock to
+// one process alone.
+namespace berth::node {
+
+namespace {
+
+constexpr Nanoseconds kServeTime = std::chrono::seconds(10);
+constexpr Nanoseconds kServeRetryTime = std::chrono::milliseconds(200);
+
+// It would be started if there were room.
+bool wants_to_start(const Instance& i) {
+    return !i.process_alive && !i.on_hold && !i.remove_wanted &&
+           (i.state == InstanceState::kPending || i.state == InstanceState::kLoading ||
+            (i.state == InstanceState::kEvicted && i.held_by != HeldBy::kOperator));
+}
+
+// Who should answer when nobody does: the readier one; else the one that has its turn.
+bool is_readier(const Instance& a, const Instance& b) {
+    const auto rank = [](const Instance& i) {
+        if (!may_act(i))
+            return wants_to_start(i) ? 1 : 0;
+        if (i.substate == "Killed" || i.remove_wanted)
+            return 0;
+        return i.state == InstanceState::kRunning ? 3 : i.state == InstanceState::kStarting ? 2 : 0;
+    };
+    return rank(a) > rank(b);
+}
+
+} // namespace
+
+std::string service_of(const policies::InstanceSpec& spec) {
+    if (spec.engine.listen.empty() || spec.engine.driver != policies::DriverKind::kBerth)
+        return {};
+    return spec.standby_of.empty() ? spec.name : spec.standby_of;
+}
+
+const Instance* twin_of(const NodeState& state, const Instance& i) {
+    const Instance* twin = nullptr;
+    if (!i.service.empty())
+        for (const auto& [name, other] : state.instances)
+            if (&other != &i && other.service == i.service && other.stands_by != i.stands_by &&
+                (twin == nullptr || is_readier(other, *twin)))
+                twin = &other;
+    return twin;
+}
+
+Instance* twin_of(NodeState& state, const Instance& i) {
+    const Instance* twin = twin_of(static_cast<const NodeState&>(state), i);
+    return twin == nullptr ? nullptr : &state.instances.at(twin->name);
+}
+
+bool has_successor(const NodeState& state, const Instance& i) {
+    const Instance* twin = twin_of(state, i);
+    if (i.service.empty() || i.stands_by)
+        return false;
+    return (twin != nullptr && is_warm(*twin)) || (i.restart_wanted && !i.remove_wanted);
+}
+
+std::string wait_for_twin(const NodeState& state, const Instance& i) {
+    const Instance* twin = twin_of(state, i);
+    if (twin == nullptr || i.stands_by || !i.restart_wanted || is_warm(*twin) || twin->on_hold)
+        return {};
+    if (twin->state == InstanceState::kFailed)
+        return "its standby " + twin->name.value + " failed with the new document (" +
+               twin->message + "); this one goes on as it was";
+    const bool comes = twin->process_alive || twin->state == InstanceState::kLoading ||
+                       (twin->state == InstanceState::kPending &&
+                        (twin->reason.empty() || twin->reason == "BackOff"));
+    return comes ? "its standby " + twin->name.value + " is started with the new document first"
+                 : std::string();
+}
+
+// Of those who share a socket one answers. Nothing changes while that one lives.
+void Step::settle_roles() {
+    std::map<std::string_view, std::vector<Instance*>> services;
+    for (auto& [name, i] : s_.instances)
+        if (!i.service.empty())
+            services[i.service].push_back(&i);
+    for (const auto& [service, all] : services)
+        settle_roles(all);
+}
+
+void Step::settle_roles(const std::vector<Instance*>& all) {
+    Instance* active = nullptr; // who has answered, or was to
+    for (Instance* one : all)
+        if (!one->stands_by && (active == nullptr || (may_act(*one) && !may_act(*active))))
+            active = one;
+    Instance* next = active;
+    for (Instance* one : all)
+        if (next == nullptr || (!may_act(*next) && is_readier(*one, *next)))
+            next = one;
+    for (Instance* one : all)
+        if (one->stands_by != (one != next) && one != next) {
+            one->stands_by = true;
+            dirty(*one);
+        }
+    if (next->stands_by) {
+        if (next->process_alive)
+            take_over(*next, active);
+        next->stands_by = false;
+        dirty(*next);
+    }
+    for (Instance* one : all)
+        one->floor_only =
+            one->stands_by && one->spec.standby_grant == policies::StandbyGrant::kTakeOver;
+}
+
+void Step::take_over(Instance& i, const Instance* before) {
+    i.stands_by = i.floor_only = false;
+    i.substate.clear();
+    begin_generation(i);
+    tell(i, true, "TakesOver",
+         "generation " + std::to_string(i.generation) +
+             (before == nullptr ? ": nobody else is there any more"
+                                : ": " + before->name.value + " has ended or is ending"));
+    if (i.state == InstanceState::kRunning)
+        serve(i);
+}
+
+// All of them know the latest, as any may be gone when the next one begins.
+void Step::begin_generation(Instance& i) {
+    for (const auto& [name, other] : s_.instances)
+        if (other.service == i.service)
+            i.generation = std::max(i.generation, other.generation);
+    ++i.generation;
+    dirty(i);
+    for (auto& [name, other] : s_.instances)
+        if (other.service == i.service && &other != &i) {
+            other.generation = i.generation;
+            dirty(other);
+        }
+}
+
+// Whoever does so already, as that generation, has done it.
+void Step::serve(Instance& i) {
+    arm(i.serve_timer, Timer{Timer::Kind::kServe, i.name, {}}, now_ + kServeTime);
+    send(i, CommandKind::kServe);
+}
+
+void Step::served(Instance& i, const CommandDone& event) {
+    cancel(i.serve_timer);
+    if (event.error && event.error->reason == "StaleGeneration" && !i.stale_told) {
+        // Its records were lost, the journal was not: a number that is certainly later.
+        i.stale_told = true;
+        i.generation = std::max<uint64_t>(
+            i.generation, s_.wall.known ? static_cast<uint64_t>(s_.wall.unix_seconds) : 1'000'000);
+        begin_generation(i);
+        tell(i, true, "GenerationLost",
+             event.error->message + "; it goes on as generation " + std::to_string(i.generation));
+        return serve(i);
+    }
+    if (event.error &&
+        (event.error->reason == "Fenced" || event.error->code == ErrorCode::kUnavailable)) {
+        // The one before has not let go yet: it is ending.
+        arm(i.serve_timer, Timer{Timer::Kind::kServe, i.name, {}}, now_ + kServeRetryTime);
+        return;
+    }
+    if (event.error) {
+        i.reason = "ServeFailed";
+        i.message = event.error->message;
+        tell(i, true, i.reason, i.message + "; its process is ended");
+        return kill(i);
+    }
+    if (i.operation)
+        if (const auto found = s_.operations.find(*i.operation);
+            found != s_.operations.end() && found->second.kind == OperationKind::kPromote) {
+            operation_phase(i, "takingOver");
+            finish_operation(*i.operation, std::nullopt,
+                             i.name.value + " answers " + i.spec.engine.listen + " as generation " +
+                                 std::to_string(i.generation));
+        }
+}
+
+// Neither done nor refused within its time, or it is time to try again.
+void Step::serve_due(Instance& i) {
+    if (i.state != InstanceState::kRunning || i.stands_by || i.substate == "Killed")
+        return;
+    if (!i.command || i.command_kind != CommandKind::kServe)
+        return serve(i);
+    if (!i.session)
+        return; // it is told when it is back
+    i.reason = "ServeTimedOut";
+    i.message = "did not take the socket within " + format_duration(kServeTime);
+    tell(i, true, i.reason, i.message + "; its process is ended");
+    kill(i);
+}
+
+// Its own word, when it is back: what it serves as, or 0.
+void Step::reconcile_service(Instance& i, uint64_t generation) {
+    if (i.service.empty())
+        return;
+    Instance* twin = twin_of(s_, i);
+    if (i.stands_by && generation > i.generation &&
+        (twin == nullptr || generation > twin->generation)) {
+        // The record of its promotion was lost, the promotion was not.
+        i.stands_by = false;
+        i.generation = generation;
+        dirty(i);
+        if (twin == nullptr)
+            return;
+        twin->stands_by = true;
+        twin->generation = generation;
+        return dirty(*twin);
+    }
+    if (i.stands_by && generation > 0) {
+        i.reason = "StaleGeneration";
+        i.message = "serves as generation " + std::to_string(generation) + ", and that is over";
+        tell(i, true, i.reason, i.message + "; its process is ended");
+        return kill(i);
+    }
+    if (i.stands_by)
+        return;
+    if (generation != i.generation)
+        return serve(i);
+    if (i.command && i.command_kind == CommandKind::kServe) {
+        i.command.reset();
+        served(i, CommandDone{});
+    }
+}
+
+void Step::on(const ProcessDying& event) {
+    Instance* i = find(event.instance);
+    if (i == nullptr || !i->process_alive || !(i->process == event.process))
+        return;
+    i->dying = true;
+    if (twin_of(s_, *i) != nullptr) // what is left of it, too
+        act(KillProcess{i->name, i->process});
+}
+
+// A step that takes too long, by the engine's own clock, where a standby could do better.
+void Step::watch_step(Instance& i) {
+    if (i.stands_by || i.state != InstanceState::kRunning || i.substate == "Killed" ||
+        Nanoseconds(std::chrono::milliseconds(i.counters.step_ms)) < i.spec.engine.step_deadline)
+        return;
+    const Instance* twin = twin_of(s_, i);
+    if (twin == nullptr || !is_warm(*twin) || !twin->session)
+        return;
+    i.reason = "StepStuck";
+    i.message = "a step has taken " + std::to_string(i.counters.step_ms) + " ms, longer than " +
+                format_duration(i.spec.engine.step_deadline) + " (engine.stepDeadline)";
+    tell(i, true, i.reason, i.message + "; it is ended, and " + twin->name.value + " takes over");
+    kill(i);
+}
+
+void Step::on(const OperatorPromote& event) {
+    if (s_.operations.contains(event.operation))
+        return;
+    Operation operation = requested(event, OperationKind::kPromote);
+    Instance* i = find(event.instance);
+    if (i == nullptr)
+        return refuse_operation(operation, instance_not_found(event.instance));
+    const std::string name = i->name.value;
+    const auto refuse = [&](std::string words, std::string reason) {
+        refuse_operation(operation, Error{ErrorCode::kFailedPrecondition, std::move(words),
+                                          std::move(reason), 0});
+    };
+    Instance* active = twin_of(s_, *i);
+    if (active == nullptr)
+        return refuse(name + " has no standby and is none (standbyOf)", "NoStandby");
+    if (!i->stands_by)
+        return refuse(name + " answers the socket already; its standby is " + active->name.value,
+                      "NotStandby");
+    if (!is_warm(*i) || !i->session)
+        return refuse(name + " is " + std::string(to_string(i->state)) +
+                          " and cannot take over now; see `berth describe instance " + name + "`",
+                      "NotReady");
+    for (const Instance* one : {i, active})
+        if (one->operation)
+            return refuse(one->name.value + ": operation " + one->operation->value +
+                              " is under way; wait for it",
+                          "OperationInProgress");
+    if (event.dry_run)
+        return answer_operation(operation, name + " would take over from " + active->name.value +
+                                               ", which would start again and stand by");
+    begin_operation(operation);
+    active->restart_wanted = true; // schedule() stops it; what it leaves is taken over
+    dirty(*active);
+}
+
+} // namespace berth::node

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/node/state.h"
+
+// Inside scheduler/node/ only: pairs that answer one socket (`engine.listen`, `standbyOf`).
+namespace berth::node {
+
+// By whose name it answers a socket that outlives it; empty: it answers none.
+std::string service_of(const policies::InstanceSpec& spec);
+// Who stands by for it, the readiest; of one that stands by, who answers. nullptr: it is alone.
+Instance* twin_of(NodeState& state, const Instance& i);
+const Instance* twin_of(const NodeState& state, const Instance& i);
+// Its code still runs, as far as is known.
+inline bool may_act(const Instance& i) {
+    return i.process_alive && !i.dying;
+}
+// Stands by, warm: it can answer the socket at once.
+inline bool is_warm(const Instance& i) {
+    return i.stands_by && i.state == InstanceState::kRunning && may_act(i) && !i.remove_wanted &&
+           !i.restart_wanted;
+}
+// Somebody will go on with what its process leaves: a warm twin, or its own next process.
+bool has_successor(const NodeState& state, const Instance& i);
+// Why it has to wait with the restart that its document asks for; empty: it need not.
+std::string wait_for_twin(const NodeState& state, const Instance& i);
+
+} // namespace berth::node

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: what a process leaves in a journal and in the kernel is what its successor finds, and
+// nothing of a request stays once it is over. Method: two Keepings on the same descriptors, one for
+// the process that is gone; real TCP connections over loopback.
+#include "base/http/keeping.h"
+
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <random>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace berth::http {
+namespace {
+
+constexpr uint64_t kJournalBytes = uint64_t{16} << 20;
+constexpr auto kNoPatience = std::chrono::milliseconds(0);
+
+struct Pair {
+    UniqueFd ours, theirs; // the server's end, the client's
+};
+
+// A listening socket, a journal and a parking pair, as berthd holds them.
+class Held {
+  public:
+    Held() {
+        listener.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        sockaddr_in any{};
+        any.sin_family = AF_INET;
+        any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
+        EXPECT_EQ(::listen(listener.get(), 16), 0);
+        journal.reset(::memfd_create("journal", MFD_CLOEXEC));
+        EXPECT_EQ(::ftruncate(journal.get(), kJournalBytes), 0);
+        int ends[2] = {};
+        EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+        in.reset(ends[0]);
+        out.reset(ends[1]);
+    }
+    std::shared_ptr<Keeping> open(uint64_t generation) const {
+        auto keeping = Keeping::open(journal.duplicate().value(), in.duplicate().value(),
+                                     out.duplicate().value());
+        EXPECT_TRUE(keeping) << keeping.error().message;
+        const Status claimed = (*keeping)->claim(generation, kNoPatience);
+        EXPECT_TRUE(claimed) << claimed.error().message;
+        return *keeping;
+    }
+    Pair connect() const {
+        sockaddr_in address{};
+        socklen_t size = sizeof address;
+        EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+        Pair pair;
+        pair.theirs.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        EXPECT_EQ(::connect(pair.theirs.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+        pair.ours.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        EXPECT_TRUE(pair.ours);
+        return pair;
+    }
+    bool holds(std::string_view text) const {
+        std::string all(kJournalBytes, '\0');
+        EXPECT_EQ(::pread(journal.get(), all.data(), all.size(), 0), ssize_t{kJournalBytes});
+        return all.find(text) != std::string::npos;
+    }
+
+    UniqueFd listener, journal, in, out;
+};
+
+void send_text(int fd, std::string_view text) {
+    ASSERT_EQ(::send(fd, text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+}
+
+std::string receive_text(int fd) {
+    std::string text(4096, '\0');
+    const ssize_t got = ::recv(fd, text.data(), text.size(), 0);
+    text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    return text;
+}
+
+// As the server does: straight into the journal.
+void receive_into(KeptConnection& kept, int fd, bool is_told = true) {
+    const std::span<char> room = kept.room();
+    pollfd readable{fd, POLLIN, 0};
+    ASSERT_EQ(::poll(&readable, 1, 5000), 1);
+    const ssize_t got = ::recv(fd, room.data(), room.size(), MSG_DONTWAIT);
+    ASSERT_GT(got, 0);
+    if (is_told)
+        kept.received(static_cast<size_t>(got));
+}
+
+bool is_ended(int fd) {
+    pollfd end{fd, POLLRDHUP, 0};
+    return ::poll(&end, 1, 5000) == 1;
+}
+
+TEST(TcpCount, IsExactWhateverThePeerHasDone) {
+    const Held held;
+    Pair pair = held.connect();
+    auto count = [&] { return tcp_count(pair.ours.get()).value(); };
+    EXPECT_EQ(count().taken, 0U);
+    EXPECT_EQ(count().given, 0U);
+    send_text(pair.theirs.get(), "0123456789");
+    char bytes[4];
+    ASSERT_EQ(::recv(pair.ours.get(), bytes, 4, MSG_WAITALL), 4);
+    EXPECT_EQ(count().taken, 4U);
+    send_text(pair.ours.get(), "abcdef");
+    EXPECT_EQ(count().given, 6U);
+    receive_text(pair.theirs.get());
+    EXPECT_EQ(count().given, 6U);
+    ::shutdown(pair.theirs.get(), SHUT_WR);
+    ASSERT_TRUE(is_ended(pair.ours.get()));
+    EXPECT_EQ(count().taken, 4U) << "the end is no byte, with others unread";
+    receive_text(pair.ours.get());
+    EXPECT_EQ(count().taken, 10U);
+    EXPECT_EQ(receive_text(pair.ours.get()), "");
+    EXPECT_EQ(count().taken, 10U) << "nor once it was read";
+    send_text(pair.ours.get(), "gh");
+    EXPECT_EQ(count().given, 8U);
+    EXPECT_FALSE(count().is_over) << "the peer may still read";
+    ::shutdown(pair.ours.get(), SHUT_WR);
+    EXPECT_TRUE(count().is_over);
+}
+
+TEST(TcpCount, IsNotOfferedForUnixSockets) {
+    int ends[2] = {};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const UniqueFd one(ends[0]), other(ends[1]);
+    const auto count = tcp_count(one.get());
+    ASSERT_FALSE(count);
+    EXPECT_EQ(count.error().code, ErrorCode::kUnsupported);
+}
+
+TEST(Parking, LookingTakesNothingOutAndReplacingLeavesTheLiveAlone) {
+    const Held held;
+    Parking parking(held.in.duplicate().value(), held.out.duplicate().value());
+    std::vector<Pair> pairs;
+    for (uint32_t slot = 0; slot < 20; ++slot) {
+        pairs.push_back(held.connect());
+        ASSERT_TRUE(parking.park({{slot, slot + 100}, pairs.back().ours.get()}));
+    }
+    for (int round = 0; round < 2; ++round) {
+        const auto found = parking.look();
+        ASSERT_TRUE(found);
+        ASSERT_EQ(found->size(), 20U);
+        EXPECT_EQ((*found)[7].name.slot, 7U);
+        EXPECT_EQ((*found)[7].name.serial, 107U);
+    }
+    EXPECT_EQ(parking.messages(), 20U);
+    const std::vector<Parking::Live> live = {{{3, 103}, pairs[3].ours.get()},
+                                             {{9, 109}, pairs[9].ours.get()}};
+    ASSERT_TRUE(parking.replace(live));
+    EXPECT_EQ(parking.messages(), 1U);
+    Parking successor(held.in.duplicate().value(), held.out.duplicate().value());
+    const auto found = successor.look();
+    ASSERT_TRUE(found);
+    ASSERT_EQ(found->size(), 2U);
+    EXPECT_EQ((*found)[1].name.slot, 9U);
+    send_text((*found)[1].fd.get(), "it is the same connection");
+    EXPECT_EQ(receive_text(pairs[9].theirs.get()), "it is the same connection");
+}
+
+TEST(Parking, AFullQueueRefusesAndKeepsWhatLiesThere) {
+    const Held held;
+    Parking parking(held.in.duplicate().value(), held.out.duplicate().value());
+    const int few = 4096;
+    ASSERT_EQ(::setsockopt(held.in.get(), SOL_SOCKET, SO_SNDBUF, &few, sizeof few), 0);
+    const Pair pair = held.connect();
+    size_t parked = 0;
+    while (parked < 1000 && parking.park({{1, 1}, pair.ours.get()}))
+        ++parked;
+    EXPECT_LT(parked, 1000U);
+    EXPECT_EQ(parking.look()->size(), parked);
+}
+
+// In a child, without the rights that lift the limit; its exit status says what it found.
+TEST(Parking, TheKernelsLimitsOfDescriptorsRefuseInWordsAndLoseNothing) {
+    const Held held;
+    const Pair pair = held.connect();
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        const auto limit = [](rlim_t soft) {
+            rlimit now{};
+            ::getrlimit(RLIMIT_NOFILE, &now);
+            now.rlim_cur = soft;
+            ::setrlimit(RLIMIT_NOFILE, &now);
+        };
+        if (::geteuid() == 0 && ::setresuid(65534, 65534, 65534) != 0)
+            ::_exit(2);
+        limit(40);
+        Parking parking(held.in.duplicate().value(), held.out.duplicate().value());
+        size_t parked = 0;
+        Status last;
+        while (parked < 1000 && (last = parking.park({{1, 1}, pair.ours.get()})))
+            ++parked;
+        if (last || last.error().source != ETOOMANYREFS || parked < 30)
+            ::_exit(3);
+        const auto few = parking.look();
+        if (few || few.error().message.find("RLIMIT_NOFILE") == std::string::npos)
+            ::_exit(4);
+        limit(500);
+        const auto all = parking.look();
+        ::_exit(all && all->size() == parked ? 0 : 5);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Journal, OneProcessServesAtATimeAndLaterGenerationsAlone) {
+    const Held held;
+    int ready[2] = {};
+    ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        auto journal = Journal::open(held.journal.duplicate().value());
+        const char word = (*journal)->claim(5, kNoPatience) ? 'y' : 'n';
+        (void)!::write(ready[1], &word, 1);
+        ::pause();
+        ::_exit(0);
+    }
+    char word = 0;
+    ASSERT_EQ(::read(ready[0], &word, 1), 1);
+    EXPECT_EQ(word, 'y');
+    auto journal = Journal::open(held.journal.duplicate().value()).value();
+    const Status fenced = journal->claim(6, std::chrono::milliseconds(20));
+    ASSERT_FALSE(fenced);
+    EXPECT_EQ(fenced.error().reason, "Fenced");
+    EXPECT_NE(fenced.error().message.find(std::to_string(child)), std::string::npos);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    for (const uint64_t stale : {uint64_t{4}, uint64_t{5}}) {
+        const Status refused = journal->claim(stale, kNoPatience);
+        ASSERT_FALSE(refused);
+        EXPECT_EQ(refused.error().reason, "StaleGeneration");
+    }
+    EXPECT_TRUE(journal->claim(6, kNoPatience));
+    EXPECT_EQ(journal->generation(), 6U);
+    EXPECT_TRUE(journal->claim(6, kNoPatience)) << "it is this process's own";
+    ::close(ready[0]);
+    ::close(ready[1]);
+}
+
+TEST(Journal, WhatIsTooSmallIsRefusedInWords) {
+    UniqueFd small(::memfd_create("journal", MFD_CLOEXEC));
+    ASSERT_EQ(::ftruncate(small.get(), 4096), 0);
+    const auto journal = Journal::open(std::move(small));
+    ASSERT_FALSE(journal);
+    EXPECT_NE(journal.error().message.find("4.0 KiB"), std::string::npos)
+        << journal.error().message;
+}
+
+// What another process has left, found by a successor.
+class TakeOver : public testing::Test {
+  protected:
+    // The one before ends without a word.
+    std::vector<Keeping::TakenOver> take_over() {
+        kept.reset();
+        before.reset();
+        after = held.open(++generation);
+        return after->take_over();
+    }
+
+    Held held;
+    uint64_t generation = 1;
+    std::shared_ptr<Keeping> before = held.open(1);
+    std::shared_ptr<Keeping> after;
+    Pair pair = held.connect();
+    std::shared_ptr<KeptConnection> kept = before->keep(pair.ours.get());
+};
+
+TEST_F(TakeOver, BytesThatWereTakenButNotNotedAreThere) {
+    send_text(pair.theirs.get(), "GET / HT");
+    receive_into(*kept, pair.ours.get());
+    send_text(pair.theirs.get(), "TP/1.1\r\n");
+    receive_into(*kept, pair.ours.get(), /*is_told=*/false); // killed before it could note it
+    const auto taken = take_over();
+    ASSERT_EQ(taken.size(), 1U);
+    EXPECT_EQ(taken[0].kept->inbound(), "GET / HTTP/1.1\r\n");
+    EXPECT_FALSE(taken[0].kept->resumes());
+}
+
+TEST_F(TakeOver, ARequestUnderWayComesWithItsEntriesAndWhatTheKernelHadNotTaken) {
+    send_text(pair.theirs.get(), "request and the next");
+    receive_into(*kept, pair.ours.get());
+    kept->begin_request(7);
+    kept->note("memo");
+    kept->append(11);
+    kept->append(12);
+    kept->append(13);
+    kept->cover(2, 2);
+    ASSERT_TRUE(kept->begin_write("0123456789", Phase::kAnswering, false));
+    send_text(pair.ours.get(), "0123"); // the kernel took a part
+    const auto taken = take_over();
+    ASSERT_EQ(taken.size(), 1U);
+    const KeptConnection& found = *taken[0].kept;
+    EXPECT_EQ(found.unsent(), "456789");
+    EXPECT_TRUE(found.resumes());
+    EXPECT_EQ(found.inbound(), "request and the next");
+    EXPECT_EQ(found.memo(), "memo");
+    EXPECT_EQ(found.covered(), 2U);
+    EXPECT_EQ(found.stage(), 2U);
+    ASSERT_EQ(found.entries().size(), 3U);
+    EXPECT_EQ(found.entries()[2], 13U);
+}
+
+TEST_F(TakeOver, BetweenRequestsNothingOfTheOldOneIsLeft) {
+    for (int round = 0; round < 3; ++round) {
+        send_text(pair.theirs.get(), "secret prompt");
+        receive_into(*kept, pair.ours.get());
+        kept->begin_request(13);
+        kept->note("memo");
+        kept->append(0x746579656b6f74);
+        ASSERT_TRUE(kept->begin_write("secret answer", Phase::kAnswered, false));
+        send_text(pair.ours.get(), "secret answer");
+        EXPECT_TRUE(held.holds("secret prompt"));
+        kept->end_request();
+        EXPECT_FALSE(held.holds("secret"));
+        EXPECT_FALSE(held.holds(std::string_view("tokey", 5)));
+    }
+    const auto taken = take_over();
+    ASSERT_EQ(taken.size(), 1U);
+    EXPECT_FALSE(taken[0].kept->resumes());
+    EXPECT_EQ(taken[0].kept->inbound(), "");
+    EXPECT_EQ(taken[0].kept->unsent(), "");
+    EXPECT_EQ(taken[0].kept->entries().size(), 0U);
+    EXPECT_EQ(taken[0].kept->requests(), 3U);
+}
+
+TEST_F(TakeOver, PipelinedRequestsMoveUpOnceThereIsRoom) {
+    send_text(pair.theirs.get(), "the first one is long; second");
+    receive_into(*kept, pair.ours.get());
+    kept->begin_request(23);
+    kept->end_request();
+    EXPECT_EQ(kept->inbound(), "second");
+    EXPECT_FALSE(held.holds("long"));
+    const size_t room = kept->room().size();
+    const auto taken = take_over();
+    ASSERT_EQ(taken.size(), 1U);
+    EXPECT_EQ(taken[0].kept->inbound(), "second");
+    EXPECT_EQ(taken[0].kept->room().size(), room);
+}
+
+TEST_F(TakeOver, AConnectionThatIsOverIsNotFoundAndFreesItsSlot) {
+    kept->end();
+    EXPECT_EQ(before->counts().kept, 0U);
+    EXPECT_EQ(take_over().size(), 0U);
+    EXPECT_TRUE(is_ended(pair.theirs.get())) << "the parked duplicate is shut down";
+}
+
+TEST_F(TakeOver, WhatDoesNotFitIsGivenUpAndTheNextRequestComesAlong) {
+    send_text(pair.theirs.get(), "big one|next");
+    receive_into(*kept, pair.ours.get());
+    kept->begin_request(8);
+    const std::string large(uint64_t{1} << 20, 'x');
+    EXPECT_FALSE(kept->begin_write(large, Phase::kAnswered, false));
+    EXPECT_FALSE(kept->active());
+    EXPECT_EQ(kept->leftover(), "next");
+    EXPECT_EQ(before->counts().too_large, 1U);
+    EXPECT_FALSE(held.holds("big one"));
+    EXPECT_FALSE(held.holds("next"));
+}
+
+TEST_F(TakeOver, WorksAgainAndAgainOnTheSameConnection) {
+    for (int round = 0; round < 5; ++round) {
+        send_text(pair.theirs.get(), "ab");
+        receive_into(*kept, pair.ours.get());
+        kept->begin_request(1);
+        kept->end_request();
+        auto taken = take_over();
+        ASSERT_EQ(taken.size(), 1U) << round;
+        EXPECT_EQ(taken[0].kept->inbound(), "b") << round;
+        before = after;
+        kept = taken[0].kept;
+        pair.ours = std::move(taken[0].socket);
+        kept->begin_request(1);
+        kept->end_request();
+    }
+}
+
+TEST_F(TakeOver, ManyConnectionsOutgrowNeitherQueueNorSlots) {
+    std::vector<Pair> pairs;
+    std::vector<std::shared_ptr<KeptConnection>> all;
+    for (int round = 0; round < 400; ++round) {
+        Pair one = held.connect();
+        auto place = before->keep(one.ours.get());
+        ASSERT_TRUE(place) << round;
+        if (round % 4 == 0) {
+            pairs.push_back(std::move(one));
+            all.push_back(place);
+        } else {
+            place->end();
+        }
+    }
+    all.clear();
+    EXPECT_EQ(take_over().size(), 101U);
+    EXPECT_EQ(after->counts().cut, 0U);
+}
+
+TEST_F(TakeOver, WhereEverySlotIsTakenConnectionsAreNotKeptAndCounted) {
+    std::vector<Pair> pairs;
+    std::vector<std::shared_ptr<KeptConnection>> all;
+    for (int round = 0; round < 400 && before->counts().no_slot == 0; ++round) {
+        pairs.push_back(held.connect());
+        if (auto place = before->keep(pairs.back().ours.get()))
+            all.push_back(place);
+    }
+    EXPECT_EQ(before->counts().no_slot, 1U);
+    EXPECT_GT(all.size(), 100U);
+}
+
+TEST_F(TakeOver, SurvivesAnyContentOfTheJournal) {
+    std::minstd_rand chance(7);
+    int gone_on = 0;
+    for (int round = 0; round < 300; ++round) {
+        send_text(pair.theirs.get(), "some bytes");
+        receive_into(*kept, pair.ours.get());
+        kept->begin_request(4);
+        kept->note("memo");
+        kept->append(1);
+        if (round % 2 == 0)
+            ASSERT_TRUE(kept->begin_write("part", Phase::kAnswering, false));
+        // Some bytes of the slot's head become others.
+        std::byte* slot = nullptr;
+        auto* mapped = static_cast<std::byte*>(::mmap(
+            nullptr, kJournalBytes, PROT_READ | PROT_WRITE, MAP_SHARED, held.journal.get(), 0));
+        ASSERT_NE(mapped, MAP_FAILED);
+        const uint64_t slots = (kJournalBytes - kJournalPage) / kSlotBytesMin;
+        const uint64_t slot_bytes = SlotLayout::page_floor((kJournalBytes - kJournalPage) / slots);
+        slot = mapped + kJournalPage + kept->slot() * slot_bytes;
+        for (int i = 0; i < 1 + round % 3; ++i) {
+            const size_t at = 8 + chance() % (sizeof(SlotHead) - 8); // its serial stays
+            slot[at] = static_cast<std::byte>(round % 5 == 0 ? 0xff : chance());
+        }
+        ::munmap(mapped, kJournalBytes);
+        auto taken = take_over();
+        for (const Keeping::TakenOver& one : taken) {
+            EXPECT_LE(one.kept->inbound().size(), kJournalBytes);
+            EXPECT_LE(one.kept->memo().size(), kMemoBytesMax);
+            EXPECT_LE(one.kept->covered(), one.kept->entries().size());
+            EXPECT_LE(one.kept->unsent().size(), kJournalBytes);
+            one.kept->end_request();
+            one.kept->end();
+            ++gone_on;
+        }
+        if (taken.empty()) {
+            EXPECT_TRUE(is_ended(pair.theirs.get())) << "it is cut, not left to hang";
+        }
+        before = after;
+        pair = held.connect();
+        kept = before->keep(pair.ours.get());
+        ASSERT_TRUE(kept) << round;
+    }
+    EXPECT_GT(gone_on, 0);
+}
+
+TEST_F(TakeOver, AJournalOfAnotherFormatIsBegunAnew) {
+    const std::string other(64, 'z');
+    ASSERT_EQ(::pwrite(held.journal.get(), other.data(), other.size(), 0), 64);
+    EXPECT_EQ(take_over().size(), 0U);
+    EXPECT_TRUE(is_ended(pair.theirs.get()));
+    EXPECT_FALSE(held.holds("zzzz"));
+}
+
+} // namespace
+} // namespace berth::http

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small random decoders of the supported families, with a real tokenizer beside them."""
+
+import os
+import shutil
+
+# Before torch is imported: other tests share the cores, and spinning threads starve each other.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+import torch
+import transformers
+
+from rank_crew import MODEL
+
+WORDS = 49152  # as the tokenizer has
+
+BASE = dict(vocab_size=WORDS, hidden_size=64, intermediate_size=112, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+            initializer_range=0.2, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+
+
+def make_checkpoint(folder, family, **changes):
+    torch.manual_seed(11)
+    config = getattr(transformers, f"{family}Config")(**{**BASE, **changes})
+    model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.normal_(1.0, 0.2)
+            elif name.endswith("bias"):
+                parameter.normal_(0.0, 0.3)
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODEL / name, folder / name)
+    return folder
