@@ -175,6 +175,17 @@ void World::change_documents(const Stimulus& s) {
         daemon_.apply(std::move(documents));
 }
 
+namespace {
+
+bool is_thought_alive(const node::NodeState& state, const node::InstanceName& instance,
+                      const node::ProcessRef& process) {
+    const auto found = state.instances.find(instance);
+    return found != state.instances.end() && found->second.process_alive &&
+           (!found->second.process || found->second.process == process);
+}
+
+} // namespace
+
 // What has been overtaken and still arrives. All of it must change nothing.
 void World::late_word(const Stimulus& s) {
     const node::InstanceName instance(s.object);
@@ -184,8 +195,9 @@ void World::late_word(const Stimulus& s) {
     switch (s.a % 11) {
     case 0:
     case 1:
+        // Of one whose end was told already: nothing else is known to have ended.
         if (const node::ProcessRef earlier = engines_.earlier(instance);
-            earlier && !engines_.is_alive(earlier))
+            earlier && !engines_.is_alive(earlier) && !is_thought_alive(*state, instance, earlier))
             daemon_.post(node::ProcessExited{instance, earlier, s.b % 2 == 0, "gone", "log"});
         return;
     case 2:
