@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/inherited.h"
 
+#include "base/number.h"
+#include "base/process.h"
+
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <fcntl.h>
 #include <optional>
@@ -14,7 +16,6 @@ namespace berth {
 
 namespace {
 
-constexpr int kFirst = 3;
 constexpr int kCountMax = 64;
 constexpr const char* kCount = "LISTEN_FDS";
 constexpr const char* kFor = "LISTEN_PID";
@@ -25,15 +26,9 @@ std::string_view variable(const char* name) {
     return text != nullptr ? text : "";
 }
 
-std::optional<int> number(std::string_view text) {
-    int value = 0;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || stop != text.data() + text.size())
-        return std::nullopt;
-    return value;
-}
+} // namespace
 
-std::vector<std::string> names_of(std::string_view text) {
+std::vector<std::string> listen_names(std::string_view text) {
     std::vector<std::string> names;
     while (!text.empty()) {
         const size_t colon = text.find(':');
@@ -43,24 +38,23 @@ std::vector<std::string> names_of(std::string_view text) {
     return names;
 }
 
-} // namespace
-
 bool inherits_descriptors() {
-    return !variable(kCount).empty() && number(variable(kFor)) == static_cast<int>(::getpid());
+    return !variable(kCount).empty() &&
+           number_in<int>(variable(kFor)) == static_cast<int>(::getpid());
 }
 
 Result<std::vector<InheritedFd>> take_inherited_descriptors() {
     std::vector<InheritedFd> taken;
     if (!inherits_descriptors())
         return taken;
-    const std::optional<int> count = number(variable(kCount));
+    const std::optional<int> count = number_in<int>(variable(kCount));
     if (!count || *count < 0 || *count > kCountMax)
         return fail(ErrorCode::kInvalidArgument,
                     fmt::format("{} is '{}'; expected a number up to {}", kCount, variable(kCount),
                                 kCountMax));
-    const std::vector<std::string> names = names_of(variable(kNames));
-    for (int fd = kFirst; fd < kFirst + *count; ++fd) {
-        const auto at = static_cast<size_t>(fd - kFirst);
+    const std::vector<std::string> names = listen_names(variable(kNames));
+    for (int fd = kListenFdsStart; fd < kListenFdsStart + *count; ++fd) {
+        const auto at = static_cast<size_t>(fd - kListenFdsStart);
         if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
             return fail(
                 ErrorCode::kFailedPrecondition,

@@ -4,6 +4,7 @@
 #include "base/unique_fd.h"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 // Descriptors that whoever started this process left open for it, by the convention of service
@@ -15,6 +16,9 @@ struct InheritedFd {
     std::string name; // "unknown" where none was given
     UniqueFd fd;
 };
+
+// What LISTEN_FDNAMES calls them, in order.
+std::vector<std::string> listen_names(std::string_view text);
 
 // Whether LISTEN_FDS is there and meant for this process.
 bool inherits_descriptors();

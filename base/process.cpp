@@ -29,6 +29,7 @@ struct ProcessStat {
     char state = ' ';
     uint64_t flags = 0;
     uint64_t start_ticks = 0;
+    bool has_ended() const { return state == 'Z' || state == 'X'; }
 };
 
 // proc_pid_stat(5).
@@ -142,15 +143,15 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 Result<ProcessId> process_id(int pid) {
     BERTH_ASSIGN(const ProcessStat stat, process_stat(pid));
-    if (stat.state == 'Z' || stat.state == 'X')
+    if (stat.has_ended())
         return fail(ErrorCode::kNotFound, fmt::format("process {} has ended", pid));
     return ProcessId{pid, stat.start_ticks};
 }
 
 bool is_ending(const ProcessId& process) {
     const auto stat = process_stat(process.pid);
-    return !stat || stat->start_ticks != process.start_ticks || stat->state == 'Z' ||
-           stat->state == 'X' || (stat->flags & kExiting) != 0;
+    return !stat || stat->start_ticks != process.start_ticks || stat->has_ended() ||
+           (stat->flags & kExiting) != 0;
 }
 
 bool is_alive(const ProcessId& process) {

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/number.h"
+#include "base/process.h"
 
 #include <fmt/format.h>
 
@@ -21,7 +22,6 @@ namespace berth {
 namespace {
 
 constexpr int kTimeoutSeconds = 5;
-constexpr int kFirstInheritedFd = 3;
 
 // The variable's text; it is gone from the environment afterwards.
 std::string take_variable(const char* name) {
@@ -31,13 +31,12 @@ std::string take_variable(const char* name) {
     return taken;
 }
 
-std::vector<InheritedFd> inherited_fds(size_t count, std::string_view names) {
+std::vector<InheritedFd> inherited_fds(size_t count, std::string_view text) {
+    const std::vector<std::string> names = listen_names(text);
     std::vector<InheritedFd> found;
     for (size_t i = 0; i < count; ++i) {
-        size_t colon = names.find(':');
-        std::string name(names.substr(0, colon));
-        names = colon == std::string_view::npos ? std::string_view{} : names.substr(colon + 1);
-        int fd = kFirstInheritedFd + static_cast<int>(i);
+        std::string name = i < names.size() ? names[i] : std::string();
+        int fd = kListenFdsStart + static_cast<int>(i);
         if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
             log::warn("LISTEN_FDS={} but descriptor {} ('{}') is not open, ignoring", count, fd,
                       name);

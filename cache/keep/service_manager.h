@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/inherited.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
 
@@ -9,12 +10,6 @@
 #include <vector>
 
 namespace berth {
-
-// What the service manager handed over at the start.
-struct InheritedFd {
-    std::string name;
-    UniqueFd fd;
-};
 
 // The line to the service manager that started this process: sd_notify(3) and sd_listen_fds(3).
 // tell() and barrier() may be called on any thread and block up to the timeout when the manager

@@ -39,7 +39,7 @@ Error refusal(const std::string& command, std::string_view why) {
 
 // One command, as its users type it: on standard input.
 Result<std::string> ask(const std::string& pipe_directory, const std::string& command,
-                        const std::string& program = "nvidia-cuda-mps-control") {
+                        const std::string& program) {
     UniqueFd answer(::memfd_create("berth-mps-answer", MFD_CLOEXEC));
     if (!answer)
         return fail_errno("memfd_create");
@@ -80,6 +80,13 @@ std::vector<int> pids_in(std::string_view text) {
     return pids;
 }
 
+Result<std::vector<int>> clients_of(int server, const std::string& pipe_directory,
+                                    const std::string& program) {
+    BERTH_ASSIGN(const std::string clients,
+                 ask(pipe_directory, fmt::format("get_client_list {}", server), program));
+    return pids_in(clients);
+}
+
 } // namespace
 
 // It leaves its pid beside its pipes; the number may be another's after its end.
@@ -105,9 +112,8 @@ Result<std::vector<int>> mps_servers(const std::string& pipe_directory,
 Result<bool> quit_mps_unless_used(const std::string& pipe_directory, const std::string& program) {
     BERTH_ASSIGN(const std::vector<int> servers, mps_servers(pipe_directory, program));
     for (int server : servers) {
-        BERTH_ASSIGN(const std::string clients,
-                     ask(pipe_directory, fmt::format("get_client_list {}", server), program));
-        if (!pids_in(clients).empty())
+        BERTH_ASSIGN(const std::vector<int> clients, clients_of(server, pipe_directory, program));
+        if (!clients.empty())
             return false;
     }
     BERTH_TRY(ask(pipe_directory, "quit", program));
@@ -117,15 +123,15 @@ Result<bool> quit_mps_unless_used(const std::string& pipe_directory, const std::
 Status release_mps_clients(const std::string& pipe_directory, const std::vector<int>& pids) {
     if (pipe_directory.empty() || pids.empty() || !mps_daemon_pid(pipe_directory))
         return {};
-    BERTH_ASSIGN(std::string servers, ask(pipe_directory, "get_server_list"));
-    for (int server : pids_in(servers)) {
-        BERTH_ASSIGN(std::string clients,
-                     ask(pipe_directory, fmt::format("get_client_list {}", server)));
-        for (int client : pids_in(clients)) {
+    BERTH_ASSIGN(const std::vector<int> servers, mps_servers(pipe_directory, kMpsControl));
+    for (int server : servers) {
+        BERTH_ASSIGN(const std::vector<int> clients,
+                     clients_of(server, pipe_directory, kMpsControl));
+        for (int client : clients) {
             if (std::find(pids.begin(), pids.end(), client) == pids.end())
                 continue;
             const std::string command = fmt::format("terminate_client {} {}", server, client);
-            BERTH_ASSIGN(std::string said, ask(pipe_directory, command));
+            BERTH_ASSIGN(std::string said, ask(pipe_directory, command, kMpsControl));
             // It has no words when it has done so; its exit status is 0 either way.
             if (std::any_of(said.begin(), said.end(),
                             [](unsigned char c) { return std::isalpha(c) != 0; }))

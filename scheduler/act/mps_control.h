@@ -16,6 +16,8 @@ namespace berth {
 // they must not be killed. Runs nvidia-cuda-mps-control, which may take seconds: on a worker.
 Status release_mps_clients(const std::string& pipe_directory, const std::vector<int>& pids);
 
+inline constexpr const char* kMpsControl = "nvidia-cuda-mps-control"; // the control program
+
 // The pid of the control daemon behind a pipe directory, by what it has left there; nothing: none
 // lives.
 std::optional<int> mps_daemon_pid(const std::string& pipe_directory);

@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "base/unique_fd.h"
-#include "scheduler/act/mps_control.h"
 
 #include <fmt/format.h>
 

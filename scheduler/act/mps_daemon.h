@@ -3,6 +3,7 @@
 
 #include "base/process.h"
 #include "scheduler/act/fd_watch.h"
+#include "scheduler/act/mps_control.h"
 #include "scheduler/act/worker_pool.h"
 
 #include <boost/asio/steady_timer.hpp>
@@ -24,7 +25,7 @@ class MpsDaemon {
     struct Settings {
         std::string pipe_directory;
         std::string log_directory;
-        std::string program = "nvidia-cuda-mps-control"; // for tests: another
+        std::string program = kMpsControl; // for tests: another
         bool has_gpu = false;
     };
     // `changed` is called when ready() has.

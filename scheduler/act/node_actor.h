@@ -75,9 +75,9 @@ class NodeActor final : public DecisionLoop::Actor {
     void keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds);
     void follow_services();
     void forget_requests(const node::Instance& instance);
-    bool is_served(const std::string& service) const;
     bool is_only_process(const node::Instance& instance) const;
     void follow_sharing();
+    void show_mps();
     void mps_changed();
     void share_by_mps(const node::StartProcess& start, SpawnOptions& options) const;
     void started(const Starting& starting, const node::ProcessRef& process, std::string why_exec);

@@ -100,17 +100,20 @@ void NodeActor::share_by_mps(const node::StartProcess& start, SpawnOptions& opti
         options.environment.emplace(name, text); // the document's own word goes before
 }
 
-void NodeActor::follow_sharing() {
-    const policies::PolicySpec& policy = context_.state().policy;
-    mps_.want(policy.mode == policies::PolicyMode::kEnforce &&
-              policy.sharing.compute == policies::Sharing::kMps);
+void NodeActor::show_mps() {
     context_.mps = {mps_.wanted(), mps_.wanted() && mps_.ready(), mps_.why(),
                     mps_.pipe_directory()};
 }
 
+void NodeActor::follow_sharing() {
+    const policies::PolicySpec& policy = context_.state().policy;
+    mps_.want(policy.mode == policies::PolicyMode::kEnforce &&
+              policy.sharing.compute == policies::Sharing::kMps);
+    show_mps();
+}
+
 void NodeActor::mps_changed() {
-    context_.mps = {mps_.wanted(), mps_.wanted() && mps_.ready(), mps_.why(),
-                    mps_.pipe_directory()};
+    show_mps();
     const std::string object = "node/" + context_.node_name;
     if (context_.mps.ready)
         context_.note(false, object, "MpsReady",
@@ -120,13 +123,6 @@ void NodeActor::mps_changed() {
     engines_.tell_rules();
     for (const node::StartProcess& start : std::exchange(waiting_for_mps_, {}))
         start_process(start, {});
-}
-
-bool NodeActor::is_only_process(const node::Instance& instance) const {
-    for (const auto& [name, i] : context_.state().instances)
-        if (i.service == instance.service && i.process_alive && name != instance.name)
-            return false;
-    return true;
 }
 
 void NodeActor::execute(const Starting& starting, const std::string& why) {

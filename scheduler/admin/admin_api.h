@@ -67,6 +67,9 @@ class AdminApi {
     // Begins what a read body asks for in common.
     template <typename Event, typename Body>
     boost::asio::awaitable<http::Response> ask(Event event, Result<Body> body);
+    template <typename Event, typename Body>
+    boost::asio::awaitable<http::Response> ask_of_instance(Event event, http::Request request,
+                                                           Result<Body> body);
     boost::asio::awaitable<http::Response> hold(http::Request request, bool held);
     boost::asio::awaitable<http::Response> drain(http::Request request);
     boost::asio::awaitable<http::Response> promote(http::Request request);

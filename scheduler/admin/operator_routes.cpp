@@ -41,32 +41,29 @@ asio::awaitable<Response> AdminApi::ask(Event event, Result<Body> body) {
     co_return co_await begin(body->request_id, std::move(event));
 }
 
-asio::awaitable<Response> AdminApi::hold(Request request, bool held) {
-    node::OperatorHold event;
+// The instance that the path names must be there.
+template <typename Event, typename Body>
+asio::awaitable<Response> AdminApi::ask_of_instance(Event event, Request request,
+                                                    Result<Body> body) {
     event.instance = node::InstanceName(request.params["name"]);
     const auto& instances = parts_.context.state().instances;
     if (!instances.contains(event.instance))
         co_return absent(instances, "instance", event.instance.value, "InstanceNotFound");
+    co_return co_await ask(std::move(event), std::move(body));
+}
+
+asio::awaitable<Response> AdminApi::hold(Request request, bool held) {
+    node::OperatorHold event;
     event.hold = held;
-    co_return co_await ask(std::move(event), bodies::read_common(request.body));
+    return ask_of_instance(std::move(event), request, bodies::read_common(request.body));
 }
 
 asio::awaitable<Response> AdminApi::drain(Request request) {
-    node::OperatorDrain event;
-    event.instance = node::InstanceName(request.params["name"]);
-    const auto& instances = parts_.context.state().instances;
-    if (!instances.contains(event.instance))
-        co_return absent(instances, "instance", event.instance.value, "InstanceNotFound");
-    co_return co_await ask(std::move(event), bodies::read_drain(request.body));
+    return ask_of_instance(node::OperatorDrain(), request, bodies::read_drain(request.body));
 }
 
 asio::awaitable<Response> AdminApi::promote(Request request) {
-    node::OperatorPromote event;
-    event.instance = node::InstanceName(request.params["name"]);
-    const auto& instances = parts_.context.state().instances;
-    if (!instances.contains(event.instance))
-        co_return absent(instances, "instance", event.instance.value, "InstanceNotFound");
-    co_return co_await ask(std::move(event), bodies::read_common(request.body));
+    return ask_of_instance(node::OperatorPromote(), request, bodies::read_common(request.body));
 }
 
 asio::awaitable<Response> AdminApi::cordon(Request request, bool cordoned) {

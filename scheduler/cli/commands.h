@@ -60,8 +60,8 @@ struct ChangeOptions {
 };
 Status preempt(const Session& session, const ChangeOptions& options);
 Status resume(const Session& session, const ChangeOptions& options);
-// `verb` is hold or release.
 Status promote(const Session& session, const ChangeOptions& options);
+// `verb` is hold or release.
 Status change_hold(const Session& session, const std::string& verb, const ChangeOptions& options);
 // Of an instance, or of a device: "device/host-0" as the name, or --device.
 Status drain(const Session& session, const ChangeOptions& options);

@@ -134,28 +134,31 @@ Status outcome_of(const json::object& operation) {
     return fail(ErrorCode::kFailedPrecondition, text_at(operation, "message"), "OperationFailed");
 }
 
-Status preempt(const Session& session, const ChangeOptions& options) {
+namespace {
+
+Status ask_of_instance(const Session& session, std::string_view verb, const ChangeOptions& options,
+                       bool waits) {
     return run_operation(
-        session, fmt::format("/v1/instances/{}:preempt", http::percent_encode(options.name)),
-        body_of(options), options.wait || options.dry_run);
+        session, fmt::format("/v1/instances/{}:{}", http::percent_encode(options.name), verb),
+        body_of(options), waits);
+}
+
+} // namespace
+
+Status preempt(const Session& session, const ChangeOptions& options) {
+    return ask_of_instance(session, "preempt", options, options.wait || options.dry_run);
 }
 
 Status resume(const Session& session, const ChangeOptions& options) {
-    return run_operation(session,
-                         fmt::format("/v1/instances/{}:resume", http::percent_encode(options.name)),
-                         body_of(options), options.wait || options.dry_run);
+    return ask_of_instance(session, "resume", options, options.wait || options.dry_run);
 }
 
 Status promote(const Session& session, const ChangeOptions& options) {
-    return run_operation(
-        session, fmt::format("/v1/instances/{}:promote", http::percent_encode(options.name)),
-        body_of(options), options.wait || options.dry_run);
+    return ask_of_instance(session, "promote", options, options.wait || options.dry_run);
 }
 
 Status change_hold(const Session& session, const std::string& verb, const ChangeOptions& options) {
-    return run_operation(
-        session, fmt::format("/v1/instances/{}:{}", http::percent_encode(options.name), verb),
-        body_of(options), options.wait);
+    return ask_of_instance(session, verb, options, options.wait);
 }
 
 Status drain(const Session& session, const ChangeOptions& options) {

@@ -62,15 +62,17 @@ Instance* twin_of(NodeState& state, const Instance& i) {
 }
 
 bool has_successor(const NodeState& state, const Instance& i) {
-    const Instance* twin = twin_of(state, i);
     if (i.service.empty() || i.stands_by)
         return false;
+    const Instance* twin = twin_of(state, i);
     return (twin != nullptr && is_warm(*twin)) || (i.restart_wanted && !i.remove_wanted);
 }
 
 std::string wait_for_twin(const NodeState& state, const Instance& i) {
+    if (i.stands_by || !i.restart_wanted)
+        return {};
     const Instance* twin = twin_of(state, i);
-    if (twin == nullptr || i.stands_by || !i.restart_wanted || is_warm(*twin) || twin->on_hold)
+    if (twin == nullptr || is_warm(*twin) || twin->on_hold)
         return {};
     if (twin->state == InstanceState::kFailed)
         return "its standby " + twin->name.value + " failed with the new document (" +
@@ -102,13 +104,13 @@ void Step::settle_roles(const std::vector<Instance*>& all) {
         if (next == nullptr || (!may_act(*next) && is_readier(*one, *next)))
             next = one;
     for (Instance* one : all)
-        if (one->stands_by != (one != next) && one != next) {
+        if (one != next && !one->stands_by) {
             one->stands_by = true;
             dirty(*one);
         }
-    if (next->stands_by) {
-        if (next->process_alive)
-            take_over(*next, active);
+    if (next->stands_by && next->process_alive) {
+        take_over(*next, active);
+    } else if (next->stands_by) {
         next->stands_by = false;
         dirty(*next);
     }

@@ -3,6 +3,7 @@
 
 #include "engine_shim/reference/main/engine.h"
 #include "tests/engine/checkpoint_source.h"
+#include "tests/engine/command_host.h"
 #include "tests/memory/host_backed_device.h"
 
 #include <ATen/ATen.h>
@@ -24,39 +25,8 @@ using protocol::CommandDone;
 using protocol::CommandKind;
 
 // berthd and the gate, played by the test's thread.
-class FakeHost final : public EngineHost {
+class FakeHost final : public CommandHost {
   public:
-    std::optional<Command> next_command() override {
-        const std::lock_guard lock(mutex_);
-        if (commands_.empty())
-            return std::nullopt;
-        Command command = commands_.front();
-        commands_.pop_front();
-        return command;
-    }
-    void complete(CommandDone done) override {
-        const std::lock_guard lock(mutex_);
-        if (done.id == pause_id_)
-            paused_ = true;
-        if (done.id == resume_id_)
-            paused_ = false;
-        done_[done.id] = std::move(done);
-        changed_.notify_all();
-    }
-    bool paused() const override {
-        const std::lock_guard lock(mutex_);
-        return paused_;
-    }
-    void wait(Nanoseconds timeout) override {
-        std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, timeout, [&] { return notified_ || !commands_.empty(); });
-        notified_ = false;
-    }
-    void notify() override {
-        const std::lock_guard lock(mutex_);
-        notified_ = true;
-        changed_.notify_all();
-    }
     bool must_yield() const override {
         const std::lock_guard lock(mutex_);
         return closed_ || !commands_.empty();
@@ -64,9 +34,7 @@ class FakeHost final : public EngineHost {
     bool yield_here() override {
         std::unique_lock lock(mutex_);
         ++yields;
-        changed_.notify_all();
-        changed_.wait(lock, [&] { return !(closed_ || paused_) || !commands_.empty(); });
-        return commands_.empty();
+        return sleep_here(lock);
     }
     void raise_gate() override { ++raised; }
     void lower_gate() override { --raised; }
@@ -98,23 +66,12 @@ class FakeHost final : public EngineHost {
     CommandDone order_with(CommandKind kind, const std::function<void(Command&)>& fill) {
         std::unique_lock lock(mutex_);
         Command command;
-        command.id = ++next_id_;
         command.kind = kind;
         fill(command);
-        if (kind == CommandKind::kPause)
-            pause_id_ = command.id;
-        if (kind == CommandKind::kResume)
-            resume_id_ = command.id;
-        commands_.push_back(command);
-        changed_.notify_all();
-        EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60),
-                                      [&] { return done_.contains(command.id); }));
-        return done_[command.id];
-    }
-    void close_gate(bool closed) {
-        const std::lock_guard lock(mutex_);
-        closed_ = closed;
-        changed_.notify_all();
+        const uint64_t id = push(std::move(command));
+        EXPECT_TRUE(
+            changed_.wait_for(lock, std::chrono::seconds(60), [&] { return done_.contains(id); }));
+        return done_[id];
     }
     bool await_tokens(uint64_t tokens) {
         std::unique_lock lock(mutex_);
@@ -147,17 +104,7 @@ class FakeHost final : public EngineHost {
     std::atomic<uint64_t> steps_begun{0}, steps_ended{0}, serving{0};
 
   private:
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<Command> commands_;
-    std::map<uint64_t, CommandDone> done_;
     Load load_;
-    uint64_t next_id_ = 0;
-    uint64_t pause_id_ = 0;
-    uint64_t resume_id_ = 0;
-    bool paused_ = false;
-    bool closed_ = false;
-    bool notified_ = false;
 };
 
 inline constexpr uint32_t kBlocks = 48;

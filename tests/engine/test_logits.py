@@ -6,7 +6,8 @@ berth-logits computes, through prefill chunks and through single-token steps."""
 import numpy
 import pytest
 import torch
-import transformers
+
+from random_decoder import random_decoder
 
 VOCAB = 199
 
@@ -45,15 +46,7 @@ CASES = {
 
 def make_checkpoint(folder, family, changes, shard=None):
     """A random model, saved as the Hub has it; returns the model itself."""
-    torch.manual_seed(7)
-    config = getattr(transformers, f"{family}Config")(**{**BASE, **changes})
-    model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.float32).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.normal_(1.0, 0.2)
-            elif name.endswith("bias"):
-                parameter.normal_(0.0, 0.3)
+    model = random_decoder(family, {**BASE, **changes}, seed=7)
     model.save_pretrained(folder, max_shard_size=shard or "5GB")
     return model
 

@@ -11,8 +11,9 @@ import tempfile
 import threading
 
 import conftest  # noqa: F401 (folders of the helpers)
+from byte_model import make_byte_model
 from streams import Connection, request
-from test_kills import Served, completion, make_byte_model
+from test_kills import Served, completion
 
 STREAMS, TOKENS = 8, 400
 

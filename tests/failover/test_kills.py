@@ -18,31 +18,14 @@ import time
 
 import openai
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from byte_model import make_byte_model
 from conftest import BIN
 from socket_holder import SocketHolder
 from streams import Connection, request, same_each_time
 
 KILLS = int(os.environ.get("BERTH_KILLS", "40"))
 CLIENTS = int(os.environ.get("BERTH_CLIENTS", "40"))
-CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-    "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
-
-
-def make_byte_model(folder):
-    """A tokenizer of 256 bytes and no merges, so that each byte is one token."""
-    folder.mkdir(exist_ok=True)
-    vocabulary = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|poison|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(CHATML)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
-    return folder
 
 
 @pytest.fixture(scope="module")

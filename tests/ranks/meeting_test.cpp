@@ -5,7 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
 #include <future>
+#include <memory>
+#include <stdexcept>
 
 namespace berth::engine {
 namespace {
@@ -35,18 +39,26 @@ std::future<Links> join(RankStore& store, uint32_t rank, uint32_t ranks, Loss& l
     });
 }
 
+// As many as there are losses; each must come.
+template <size_t N>
+std::array<std::unique_ptr<RankLinks>, N> meet_all(RankStore& store, Loss (&losses)[N]) {
+    std::future<Links> joining[N];
+    for (uint32_t rank = 0; rank < N; ++rank)
+        joining[rank] = join(store, rank, N, losses[rank]);
+    std::array<std::unique_ptr<RankLinks>, N> links;
+    for (uint32_t rank = 0; rank < N; ++rank) {
+        Links met = joining[rank].get();
+        if (!met)
+            throw std::runtime_error(met.error().message);
+        links[rank] = std::move(*met);
+    }
+    return links;
+}
+
 TEST(Meeting, ThreeRanksMeetAndTheEndOfOneIsToldToTheOthersByItsNumber) {
     MemoryStore store;
     Loss losses[3];
-    std::future<Links> joining[3];
-    for (uint32_t rank = 0; rank < 3; ++rank)
-        joining[rank] = join(store, rank, 3, losses[rank]);
-    std::unique_ptr<RankLinks> links[3];
-    for (uint32_t rank = 0; rank < 3; ++rank) {
-        Links met = joining[rank].get();
-        ASSERT_TRUE(met) << met.error().message;
-        links[rank] = std::move(*met);
-    }
+    auto links = meet_all(store, losses);
     EXPECT_FALSE(links[1]->shares_device());
     links[2].reset();
     EXPECT_THAT(losses[0].told.get_future().get(), HasSubstr("2: its process has ended"));
@@ -56,12 +68,7 @@ TEST(Meeting, ThreeRanksMeetAndTheEndOfOneIsToldToTheOthersByItsNumber) {
 TEST(Meeting, ARankThatSaysWhyItEndsIsQuoted) {
     MemoryStore store;
     Loss losses[3];
-    std::future<Links> joining[3];
-    for (uint32_t rank = 0; rank < 3; ++rank)
-        joining[rank] = join(store, rank, 3, losses[rank]);
-    std::unique_ptr<RankLinks> links[3];
-    for (uint32_t rank = 0; rank < 3; ++rank)
-        links[rank] = std::move(*joining[rank].get());
+    auto links = meet_all(store, losses);
     links[1]->say_failed("the disk is on fire");
     EXPECT_EQ(losses[0].told.get_future().get(), "1: the disk is on fire");
     EXPECT_EQ(losses[2].told.get_future().get(), "1: the disk is on fire");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "engine_shim/reference/main/engine_host.h"
 #include "engine_shim/reference/ranks/crew.h"
 #include "engine_shim/reference/ranks/follower.h"
+#include "tests/engine/command_host.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -41,40 +41,8 @@ class MemoryStore final : public RankStore {
 };
 
 // berthd and the gate, played by the test's thread.
-class PlayedHost final : public EngineHost {
+class PlayedHost final : public CommandHost {
   public:
-    std::optional<protocol::Command> next_command() override {
-        const std::lock_guard lock(mutex_);
-        if (commands_.empty())
-            return std::nullopt;
-        protocol::Command command = commands_.front();
-        commands_.pop_front();
-        taken_[command.id] = command.kind;
-        return command;
-    }
-    void complete(protocol::CommandDone done) override {
-        const std::lock_guard lock(mutex_);
-        if (taken_[done.id] == protocol::CommandKind::kPause)
-            paused_ = true;
-        if (taken_[done.id] == protocol::CommandKind::kResume)
-            paused_ = false;
-        done_[done.id] = std::move(done);
-        changed_.notify_all();
-    }
-    bool paused() const override {
-        const std::lock_guard lock(mutex_);
-        return paused_;
-    }
-    void wait(Nanoseconds timeout) override {
-        std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, timeout, [&] { return notified_ || !commands_.empty(); });
-        notified_ = false;
-    }
-    void notify() override {
-        const std::lock_guard lock(mutex_);
-        notified_ = true;
-        changed_.notify_all();
-    }
     bool must_yield() const override {
         const std::lock_guard lock(mutex_);
         return closed_ || paused_ || !commands_.empty();
@@ -82,9 +50,7 @@ class PlayedHost final : public EngineHost {
     bool yield_here() override {
         std::unique_lock lock(mutex_);
         yields_ += closed_ ? 1 : 0;
-        changed_.notify_all();
-        changed_.wait(lock, [&] { return !(closed_ || paused_) || !commands_.empty(); });
-        return commands_.empty();
+        return sleep_here(lock);
     }
     void raise_gate() override { ++demand; }
     void lower_gate() override { --demand; }
@@ -101,23 +67,15 @@ class PlayedHost final : public EngineHost {
     uint64_t tell(protocol::CommandKind kind, uint64_t grant_bytes = 0) {
         const std::lock_guard lock(mutex_);
         protocol::Command command;
-        command.id = ++next_id_;
         command.kind = kind;
         command.grant_bytes = grant_bytes;
-        commands_.push_back(command);
-        changed_.notify_all();
-        return command.id;
+        return push(std::move(command));
     }
     std::optional<protocol::CommandDone> answer(uint64_t id, Nanoseconds patience) {
         std::unique_lock lock(mutex_);
         if (!changed_.wait_for(lock, patience, [&] { return done_.contains(id); }))
             return std::nullopt;
         return done_[id];
-    }
-    void close_gate(bool closed) {
-        const std::lock_guard lock(mutex_);
-        closed_ = closed;
-        changed_.notify_all();
     }
     std::atomic<int> demand{0};
     bool await_sleeper(Nanoseconds patience) {
@@ -126,16 +84,7 @@ class PlayedHost final : public EngineHost {
     }
 
   private:
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<protocol::Command> commands_;
-    std::map<uint64_t, protocol::CommandKind> taken_;
-    std::map<uint64_t, protocol::CommandDone> done_;
-    uint64_t next_id_ = 0;
     int yields_ = 0;
-    bool paused_ = false;
-    bool closed_ = false;
-    bool notified_ = false;
 };
 
 // Remembers what rank 0 had done here. `stands`: whether the next steps come to a standstill.

@@ -2,14 +2,16 @@
 """Small random decoders of the supported families, with a real tokenizer beside them."""
 
 import os
+import pathlib
 import shutil
+import sys
 
 # Before torch is imported: other tests share the cores, and spinning threads starve each other.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
-import torch
-import transformers
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "engine"))
 
+from random_decoder import random_decoder
 from rank_crew import MODEL
 
 WORDS = 49152  # as the tokenizer has
@@ -20,15 +22,7 @@ BASE = dict(vocab_size=WORDS, hidden_size=64, intermediate_size=112, num_hidden_
 
 
 def make_checkpoint(folder, family, **changes):
-    torch.manual_seed(11)
-    config = getattr(transformers, f"{family}Config")(**{**BASE, **changes})
-    model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.float32).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.normal_(1.0, 0.2)
-            elif name.endswith("bias"):
-                parameter.normal_(0.0, 0.3)
+    model = random_decoder(family, {**BASE, **changes}, seed=11)
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(MODEL / name, folder / name)
