@@ -4,7 +4,9 @@
 #include "engine_shim/client/client.h"
 #include "tests/client/fake_daemon.h"
 
+#include <chrono>
 #include <future>
+#include <thread>
 
 namespace berth {
 namespace {
@@ -31,14 +33,17 @@ class StandbyClient : public ::testing::Test {
         daemon_.hang_up();
         return daemon_.accept_and_welcome();
     }
-    // The next that `found` takes.
+    // The next that `found` takes. Bounded by the clock: how many reports a machine makes in a
+    // millisecond says nothing.
     template <typename Found>
     protocol::Report report(Found found) {
-        for (int i = 0; i < 2000; ++i) {
+        const auto until = std::chrono::steady_clock::now() + 20s;
+        while (std::chrono::steady_clock::now() < until) {
             client_->report_now();
             const protocol::Report said = daemon_.expect<protocol::Report>();
             if (found(said))
                 return said;
+            std::this_thread::sleep_for(1ms);
         }
         ADD_FAILURE() << "no such report";
         return {};
