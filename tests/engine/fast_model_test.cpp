@@ -6,7 +6,10 @@
 #include "tests/engine/emulated_queue.h"
 #include "tests/engine/fast_twins.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <limits>
 
 namespace berth::engine::fast {
 namespace {
@@ -108,6 +111,23 @@ TEST(FastModel, SequencesOfSeveralLengths) {
     setting.config = wide_config(8, 2, 128);
     setting.fp8 = true;
     run_sequences(setting, make_emulated, 2, 2, "FP8");
+}
+
+// Whatever was computed in between, and by a graph too.
+TEST(FastModel, ItsCanaryIsTheSameThroughAnyBlockUntilAWeightChanges) {
+    Twins twins({small_config()}, make_emulated);
+    const auto first = twins.model().canary(7);
+    ASSERT_TRUE(first) << first.error().message;
+    EXPECT_EQ(first->size(), 64U) << *first;
+    generate(twins, 4);
+    ASSERT_TRUE(twins.model().record_now(1));
+    const uint64_t graphs = twins.model().graph_steps();
+    EXPECT_EQ(*twins.model().canary(22), *first);
+    EXPECT_GT(twins.model().graph_steps(), graphs);
+    twins.set_a_weight(0.5F);
+    EXPECT_NE(*twins.model().canary(7), *first);
+    twins.set_a_weight(std::numeric_limits<float>::quiet_NaN());
+    EXPECT_THAT(*twins.model().canary(7), ::testing::StartsWith("not finite at logit"));
 }
 
 TEST(FastModel, NothingIsQueuedWhereTheGateIsLookedAt) {

@@ -61,6 +61,8 @@ class Twins {
     // Of all steps so far. A fault of one row, head or block shows in its row, whose error then is
     // a good part of the spread; rounding differs between rows by luck.
     void expect_no_more_than_rounding() const;
+    // One of the last layer's weights, of the fast one alone.
+    void set_a_weight(float value);
     Queue& queue() { return *queue_; }
     FastModel& model() { return *model_; }
 

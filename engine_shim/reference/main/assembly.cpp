@@ -92,12 +92,14 @@ struct Assembly::State {
     EngineSettings settings;
     SchedulerLimits limits; // of trials: one sequence
     FastBeginning fast_begun;
+    std::future<Status> torch; // still starting while valid
     PhaseCallback phase;
     Stopwatch watch;
     // A part of the phase "tensors", the largest of a start.
     void mark(const char* part) { phase(fmt::format("tensors.{}", part), watch.milliseconds()); }
 
     Status load(const Options& options, Client& client);
+    Status await_torch();
     Status back_grant(const Options& options, Client& client);
     Status make_memory(const Options& options, Client& client, DecoderWeights decoder);
     // What steps are computed in, in bytes of the arena's start.
@@ -134,7 +136,7 @@ Status Assembly::State::back_grant(const Options& options, Client& client) {
     return arena->resize(backed_bytes(*arena, grant_now(options, client), workspace));
 }
 
-// The runner, whose canary shows that weights and memory are what they were, is there in any case.
+// The runner, which moves blocks and computes where there is no fast path, is there in any case.
 Result<uint64_t> Assembly::State::make_models(const Options& options, Client& client,
                                               DecoderWeights decoder) {
     const at::ScalarType dtype = decoder.embedding.scalar_type();
@@ -166,6 +168,8 @@ Result<uint64_t> Assembly::State::make_models(const Options& options, Client& cl
             plan = {started.error().message, {}, {}, {}, 0};
     }
     fast_begun = {};
+    if (!plan.is_fast())
+        BERTH_TRY(await_torch());
     settings.compute = plan.is_fast() ? "fast" : fmt::format("plain ({})", plan.why_plain);
     const KvCache cache = cache_behind(plan.scratch_bytes);
     RunnerOptions runner_options;
@@ -200,8 +204,10 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
         std::make_unique<Scheduler>(SchedulerLimits{options.max_batch, options.prefill_chunk,
                                                     options.block_tokens, options.batch_invariant},
                                     config.eos_tokens);
-    memory = std::make_unique<KvMemory>(
-        KvMemory::Parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max, scratch});
+    KvMemory::Parts parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max, scratch};
+    if (fast)
+        parts.canary = [this](uint32_t block) { return fast->model().canary(block); };
+    memory = std::make_unique<KvMemory>(std::move(parts));
     BERTH_TRY(memory->start(grant_now(options, client)));
     client.counters().grant_bytes = memory->grant_bytes();
     mark("memory");
@@ -234,12 +240,12 @@ Status Assembly::State::load(const Options& options, Client& client) {
     BERTH_ASSIGN(config, parse_model_config(config_text, weights.model_path() + "/config.json"));
     BERTH_TRY(read_eos(weights.model_path(), config));
     BERTH_ASSIGN(config, config_of_rank(config, {options.rank, options.ranks}));
-    BERTH_ASSIGN(std::future<Status> torch, start_torch(options, client));
+    BERTH_ASSIGN(torch, start_torch(options, client));
     fast_begun = begin_fast(options, client.device().capabilities().kind == DeviceKind::kCuda);
     BERTH_TRY(back_grant(options, client));
     mark("grant");
-    BERTH_TRY(torch.get());
-    mark("torch");
+    if (!fast_begun.valid())
+        BERTH_TRY(await_torch());
     if (crew != nullptr)
         BERTH_TRY(connect(client));
     BERTH_ASSIGN(const WeightSource source, weight_source(weights, client.device()));
@@ -247,6 +253,15 @@ Status Assembly::State::load(const Options& options, Client& client) {
     BERTH_TRY(check_dtype(options.dtype, decoder.embedding.scalar_type()));
     mark("weights");
     return make_memory(options, client, std::move(decoder));
+}
+
+// The fast path needs it for prompts alone: until then it starts beside everything.
+Status Assembly::State::await_torch() {
+    if (!torch.valid())
+        return {};
+    BERTH_TRY(torch.get());
+    mark("torch");
+    return {};
 }
 
 // All ranks wait for the slowest here.
@@ -291,6 +306,7 @@ std::unique_ptr<Follower> Assembly::follower(EngineHost& host) {
 
 // One prefill chunk and one decode, so that the libraries' first-use costs fall before Ready.
 Status Assembly::State::warm_up(const Options& options) {
+    BERTH_TRY(await_torch());
     GenerationRequest request;
     request.id = "warm-up";
     const uint64_t tokens = std::min<uint64_t>(options.block_tokens, settings.max_context / 2);

@@ -59,8 +59,9 @@ uint64_t backed_bytes(const GrantArena& arena, uint64_t grant_bytes, uint64_t wo
 }
 
 KvMemory::KvMemory(Parts parts)
-    : parts_(parts), stash_(parts.device, parts.arena.data() + parts.scratch_bytes, block_bytes(),
-                            pool_limits(parts), parts.runner.others()) {}
+    : parts_(std::move(parts)), stash_(parts_.device, parts_.arena.data() + parts_.scratch_bytes,
+                                       block_bytes(), pool_limits(parts_), parts_.runner.others()) {
+}
 
 uint64_t KvMemory::block_bytes() const {
     return parts_.runner.cache().layout().block_bytes();
@@ -88,7 +89,8 @@ Status KvMemory::verify() {
     const auto block = parts_.scheduler.allocator().allocate(1);
     if (!block)
         return {}; // all blocks are in use by steps that worked
-    const auto made = parts_.runner.canary(block->front());
+    const auto made =
+        parts_.canary ? parts_.canary(block->front()) : parts_.runner.canary(block->front());
     parts_.scheduler.allocator().release(*block);
     if (!made)
         return fail(made.error());

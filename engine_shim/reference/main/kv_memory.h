@@ -6,6 +6,7 @@
 #include "engine_shim/reference/model/kv_stash.h"
 #include "engine_shim/reference/model/scheduler.h"
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,8 @@ class KvMemory {
         uint64_t workspace_bytes = 0;
         uint64_t host_bytes_max = UINT64_MAX; // for saved KV; what does not fit is recomputed
         uint64_t scratch_bytes = 0;           // of the arena's start: what steps are computed in
+        // Of what computes the steps, through a block that is free; empty: the runner's.
+        std::function<Result<std::string>(uint32_t block)> canary{};
     };
     explicit KvMemory(Parts parts);
 

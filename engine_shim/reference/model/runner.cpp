@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/model/runner.h"
 
-#include "base/hash.h"
+#include "engine_shim/reference/model/canary.h"
 #include "engine_shim/reference/model/sampler.h"
 
 #include <ATen/ATen.h>
@@ -119,19 +119,14 @@ Status ModelRunner::copy_blocks(std::span<const BlockMove> moves) {
 Result<std::string> ModelRunner::canary(uint32_t block) {
     if (ranks_.others != nullptr)
         BERTH_TRY(ranks_.others->canary(block));
-    const int32_t token = static_cast<int32_t>(config_.vocab / 2);
+    const int32_t token = canary_token(config_.vocab);
     return guarded([&]() -> std::string {
         const ForwardItem item{std::span(&token, 1), 0, std::span(&block, 1), 1, true};
         const at::Tensor logits = forward(config_, weights_, cache_, std::span(&item, 1),
                                           ForwardShape{}, {}, ranks_.group)
                                       .cpu()
                                       .contiguous();
-        const float* row = logits.data_ptr<float>();
-        for (int64_t i = 0; i < logits.numel(); ++i) {
-            if (!std::isfinite(row[i]))
-                return fmt::format("not finite at logit {}", i);
-        }
-        return sha256_hex({reinterpret_cast<const char*>(row), logits.nbytes()});
+        return canary_digest({logits.data_ptr<float>(), static_cast<size_t>(logits.numel())});
     });
 }
 
