@@ -122,10 +122,11 @@ class BusyTime {
 };
 
 // Of an engine with latency targets: what it can spare of the time while it works. After each
-// answer the share moves: up while there is slack, quickly until it has first come near a target
-// and by little from then on, down at once when a target was missed: as each miss is one of the
-// few that a percentile of 99 allows.
-// (Additive increase, multiplicative decrease: D. Chiu, R. Jain, 1989.)
+// answer the share moves: up while there is slack, quickly until it is close to where it last came
+// near a target and by little from there on, down at once when a target was missed: as each miss is
+// one of the few that a percentile of 99 allows.
+// (Additive increase, multiplicative decrease: D. Chiu, R. Jain, 1989; what is known of where too
+// much begins, as TCP's slow start threshold: V. Jacobson, 1988.)
 class SpareTime {
   public:
     struct Targets {
@@ -136,6 +137,8 @@ class SpareTime {
     static constexpr double kFirstStep = 0.04;
     static constexpr double kStep = 0.004;
     static constexpr double kMost = 0.9;
+    static constexpr double kKnownPart =
+        0.85; // quickly up to this part of the one that was too much
 
     // Thousandths.
     uint32_t after(const Targets& targets, Nanoseconds ttft, Nanoseconds tpot) {
@@ -146,22 +149,26 @@ class SpareTime {
         };
         const double most = std::max(used(ttft, targets.ttft), used(tpot, targets.tpot));
         const bool none = targets.ttft.count() <= 0 && targets.tpot.count() <= 0;
-        near_ = !none && (near_ || most > 1 - kSlackWanted);
+        if (most > 1 - kSlackWanted) // an answer late by chance does not tell of a small share
+            near_at_ = std::max(share_, near_at_ * kForgets);
+        const bool known = share_ >= near_at_ * kKnownPart;
         if (none)
-            share_ = 0; // nothing says what it could spare
+            *this = {}; // nothing says what it could spare
         else if (most > 1)
             share_ /= 2;
         else if (most > 1 - kSlackWanted)
             share_ *= 0.95;
         else
             share_ =
-                std::min(kMost, share_ + (near_ ? kStep : kFirstStep) * (1 - kSlackWanted - most));
+                std::min(kMost, share_ + (known ? kStep : kFirstStep) * (1 - kSlackWanted - most));
         return static_cast<uint32_t>(share_ * 1000);
     }
 
   private:
+    static constexpr double kForgets = 0.9;
+
     double share_ = 0;
-    bool near_ = false; // it has come near a target once
+    double near_at_ = 1 / kKnownPart; // the share at which it came near a target
 };
 
 } // namespace berth

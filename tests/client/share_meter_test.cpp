@@ -86,6 +86,28 @@ TEST(SpareTime, OnceItHasComeNearATargetMissesAreFewerThanOneInAHundred) {
     EXPECT_GT(shares / kAnswers, 600U) << "three quarters would just meet the target";
 }
 
+TEST(SpareTime, AnAnswerLateByChanceHalvesItForAShortTimeOnly) {
+    SpareTime spare;
+    const SpareTime::Targets targets{0ms, 40ms};
+    const auto of = [](uint32_t share) {
+        return std::chrono::duration_cast<Nanoseconds>(
+            std::chrono::duration<double, std::milli>(10 / (1 - share / 1000.0)));
+    };
+    uint32_t share = 0;
+    for (int n = 0; n < 500; ++n)
+        share = spare.after(targets, 0ms, of(share));
+    const uint32_t before = share;
+    share = spare.after(targets, 0ms, 41ms);
+    EXPECT_EQ(share, before / 2) << "at once";
+    int answers = 0;
+    for (; share < before * 8 / 10 && answers < 1000; ++answers)
+        share = spare.after(targets, 0ms, of(share));
+    EXPECT_LT(answers, 40);
+    for (int n = 0; n < 2 * answers; ++n)
+        share = spare.after(targets, 0ms, of(share));
+    EXPECT_LT(share, before) << "near to where it was too much it goes on slowly";
+}
+
 TEST(SpareTime, IsNothingWithoutTargets) {
     SpareTime spare;
     EXPECT_EQ(spare.after({}, 1ms, 1ms), 0U);
