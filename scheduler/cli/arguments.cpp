@@ -294,6 +294,14 @@ void add_bench(CLI::App& app, const WordsPtr& words) {
                     ->required();
                 command->add_option("--device", w->bench.device, "host-N, cuda or a GPU's UUID")
                     ->capture_default_str();
+            } else if (option == "memory") {
+                command
+                    ->add_option("--memory", w->bench.memory,
+                                 "Of the grant; handles up to 1Gi that divide it")
+                    ->check(check_bytes)
+                    ->capture_default_str();
+                command->add_option("--device", w->bench.device, "host-N, cuda or a GPU's UUID")
+                    ->capture_default_str();
             } else if (option == "image") {
                 command->add_option("--image-dir", w->bench.image_dir,
                                     "Where the image is written for the time of the bench; "

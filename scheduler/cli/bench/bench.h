@@ -20,6 +20,7 @@ struct Options {
     std::string config, berthd, log;    // how to start berthd again
     std::string checkpoint;             // what berth-loader loads
     std::string device = "host-0";      // and where
+    std::string memory = "1Gi";         // of a grant
     std::string image_dir;              // where an image is written; empty: beside the checkpoint
     // Of `daemon`: a stretch of reads, and the node under decision.
     double seconds = 5;
@@ -40,6 +41,7 @@ const std::vector<Bench>& all();
 Status attach(const AdminClient& client, const Options& options);
 Status preempt(const AdminClient& client, const Options& options);
 Status start(const AdminClient& client, const Options& options);
+Status grant(const AdminClient& client, const Options& options);
 Status recover(const AdminClient& client, const Options& options);
 Status attach_storm(const AdminClient& client, const Options& options);
 Status daemon(const AdminClient& client, const Options& options);
