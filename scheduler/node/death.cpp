@@ -179,6 +179,10 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
         i.desired = Desired::kStopped;
         return enter(i, InstanceState::kFailed, "", "EngineDied", how);
     }
+    // Whoever has answered or stood by for a while is in no loop: what ended it is another matter.
+    if (was == InstanceState::kRunning && !i.service.empty() &&
+        now_ - i.running_since >= kSteadyTime)
+        i.failures.clear();
     record_failure(i, "EngineDied", how);
 }
 

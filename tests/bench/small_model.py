@@ -12,11 +12,11 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "configs"))
 from make_model import write_byte_tokenizer  # noqa: E402
 
-LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD, WORDS = 2, 64, 128, 4, 2, 16, 257
+LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD, BYTES = 2, 64, 128, 4, 2, 16, 257
 
 
-def _tensors():
-    yield "model.embed_tokens.weight", (WORDS, HIDDEN)
+def _tensors(words):
+    yield "model.embed_tokens.weight", (words, HIDDEN)
     for layer in range(LAYERS):
         name = f"model.layers.{layer}"
         yield f"{name}.input_layernorm.weight", (HIDDEN,)
@@ -29,22 +29,23 @@ def _tensors():
         yield f"{name}.mlp.up_proj.weight", (INNER, HIDDEN)
         yield f"{name}.mlp.down_proj.weight", (HIDDEN, INNER)
     yield "model.norm.weight", (HIDDEN,)
-    yield "lm_head.weight", (WORDS, HIDDEN)
+    yield "lm_head.weight", (words, HIDDEN)
 
 
-def make_small_model(folder, seed=1):
+def make_small_model(folder, seed=1, words=BYTES):
+    """More `words` than bytes: most tokens of an answer are text that a stream shows at once."""
     folder.mkdir(parents=True)
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
         "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "vocab_size": WORDS,
+        "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "vocab_size": words,
         "max_position_embeddings": 2048, "hidden_act": "silu", "rms_norm_eps": 1e-5,
         "tie_word_embeddings": False, "rope_theta": 10000.0, "torch_dtype": "float32",
         "bos_token_id": 0, "eos_token_id": 0}
     (folder / "config.json").write_text(json.dumps(config))
-    write_byte_tokenizer(folder)
+    write_byte_tokenizer(folder, words)
     dice, header, data = random.Random(seed), {}, b""
-    for name, shape in _tensors():
+    for name, shape in _tensors(words):
         count = 1
         for size in shape:
             count *= size

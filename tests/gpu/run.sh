@@ -3,22 +3,24 @@
 # The one runner of what is measured on a GPU: prepared binaries, a checkpoint made here, the chosen
 # benches one after another within a time, and all they say under one folder.
 #
-#   tests/gpu/run.sh [--bin DIR] [--out DIR] [--only colocate,cycles,node,engine,load] [--seconds 570]
-#                    [--model DIR] [--shape qwen3-8b] [--colocate "WORDS"]
+#   tests/gpu/run.sh [--bin DIR] [--out DIR] [--seconds 570] [--model DIR]
+#                    [--only colocate,cycles,failover,node,engine,load]
+#                    [--shape qwen3-8b] [--colocate "WORDS"]
 #
 # --only      which, in this order; colocate alone if none is named
 # --seconds   of all together: what is left when a bench begins is its limit, and berth bench colocate
 #             leaves out the phases that would exceed it
 # --model     a checkpoint's folder; made (random weights of the shape) if it is not there
 # --cycles    more words for berth bench cycles: "--cycles 200 --seed 2"
+# --failover  more words for tests/gpu/failover.py: "--kills 30 --engine-args=--batch-invariant"
 # --colocate  more words for berth bench colocate: "--busy 70 --phases online-alone,gate"
 #
-# Takes on an H200, about: the checkpoint 22 s, colocate 345 s at its default, node 120 s, engine
-# 250 s, load 200 s. Exit status: how many parts failed.
+# Takes on an H200, about: the checkpoint 22 s, colocate 345 s at its default, failover 420 s,
+# node 120 s, engine 250 s, load 200 s. Exit status: how many parts failed.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$here/build/release/bin out=/tmp/berth-gpu-results only=colocate seconds=570
-model=/tmp/berth-model shape=qwen3-8b colocate= cycles=
+model=/tmp/berth-model shape=qwen3-8b colocate= cycles= failover=
 while [ $# -gt 0 ]; do
     case $1 in
     --bin) bin=${2:?a folder} ;;
@@ -29,8 +31,9 @@ while [ $# -gt 0 ]; do
     --shape) shape=${2:?a shape} ;;
     --colocate) colocate=${2?words} ;;
     --cycles) cycles=${2?words} ;;
+    --failover) failover=${2?words} ;;
     *)
-        sed -n '3,20p' "$0" | sed 's/^# \{0,1\}//'
+        sed -n '3,21p' "$0" | sed 's/^# \{0,1\}//'
         exit 2
         ;;
     esac
@@ -41,8 +44,8 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 for name in ${only//,/ }; do
     case $name in
-    colocate | cycles | node | engine | load) ;;
-    *) echo "run.sh: --only: '$name' is none of colocate, cycles, node, engine, load" >&2 && exit 2 ;;
+    colocate | cycles | failover | node | engine | load) ;;
+    *) echo "run.sh: --only: '$name' is none of colocate, cycles, failover, node, engine, load" >&2 && exit 2 ;;
     esac
 done
 
@@ -85,7 +88,7 @@ part() {
     nproc
 } 2>/dev/null | tee "$out/machine.txt"
 case ,$only, in
-*,colocate,* | *,cycles,* | *,node,* | *,load,*)
+*,colocate,* | *,cycles,* | *,failover,* | *,node,* | *,load,*)
     [ -e "$model/.complete" ] ||
         part checkpoint python3 "$here/configs/make_model.py" random "$model" --shape "$shape" --words
     ;;
@@ -102,6 +105,11 @@ for name in ${only//,/ }; do
         # shellcheck disable=SC2086
         part cycles "$bin/berth" bench cycles --json --model "$model" --out "$out/cycles" \
             --time-limit $(($(left) - 60)) $cycles
+        ;;
+    failover)
+        # shellcheck disable=SC2086
+        part failover python3 "$here/tests/gpu/failover.py" --model "$model" --bin "$bin" \
+            --out "$out/failover" --seconds $(($(left) - 30)) $failover
         ;;
     node) part node "$here/tests/gpu/node.sh" --model "$model" --bin "$bin" --out "$out/node" ;;
     engine) part engine "$here/tests/gpu/engine.sh" --bin "$bin" --out "$out/engine" ;;

@@ -1,0 +1,400 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a client notices when the engine that answers it is killed, and what the journal costs.
+
+failover: a real berthd, an active engine and its standby. A client streams from a context of
+--context tokens; somewhere in its answer the active is killed with SIGKILL; measured at the client
+is how long it takes until the next token of the same stream on the same connection. Its whole text
+is compared with that of an undisturbed run. Then the next kill, when another standby is ready.
+
+journal: decode rate of two engines on one node, one with `engine.journal` and one without, in turns;
+half-way the two change places, so that no process' own luck decides.
+
+    failover.py --model DIR [--bin DIR] [--out DIR] [--device cuda|host] [--kills 100]
+                [--parts failover,journal] [--seconds 540] [--engine-args=--batch-invariant]
+
+Prints a table; OUT/failover.jsonl has a line for each kill and each round, logs lie beside it. With
+--batch-invariant every text must equal the undisturbed one; without, a continuation is as good but
+need not be the same, so that what came before the kill must equal, and the number of tokens. Exit
+status: 0 if all did.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import selectors
+import shutil
+import socket
+import statistics
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / name) for name in ("system", "failover")]
+
+HEAD = """\
+kind: Model
+metadata: {{name: model}}
+spec: {{path: {model}, pin: true}}
+"""
+ENGINE = """\
+---
+kind: Instance
+metadata: {{name: {name}}}
+spec:
+  model: model
+  priorityClassName: online
+  resources: {{requests: {{memory: {grant}}}, limits: {{memory: {grant}}}}}
+  restart: Always
+  engine:
+    command: [berth-engine, --served-model-name, model{words}]
+    listen: "127.0.0.1:{port}"
+    journal: {journal}
+"""
+STANDBY = """\
+---
+kind: Instance
+metadata: {{name: spare}}
+spec: {{standbyOf: chat, standby: {{grant: {standby}}}}}
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def quantile(values, share):
+    """The smallest of them that is not less than this share of all."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * share // 100) - 1)]
+
+
+class Bench:
+    """One node, its documents, and the lines that are written."""
+
+    def __init__(self, chosen, results):
+        from node_under_test import Node  # its folders come from the environment
+        self.chosen, self.results = chosen, results
+        self.ports = [free_port(), free_port()]
+        self.vocabulary = json.loads(
+            (chosen.model / "config.json").read_text())["vocab_size"]
+        self.deadline = time.monotonic() + chosen.seconds
+        self.Node = Node
+
+    def engine(self, name, port, journal):
+        words = "".join(f", {word}" for word in self.chosen.engine_args.split())
+        return ENGINE.format(name=name, grant=self.chosen.grant, words=words, port=port,
+                             journal=str(journal).lower())
+
+    def head(self):
+        return HEAD.format(model=self.chosen.model)
+
+    @contextlib.contextmanager
+    def node(self, documents, part):
+        """One with these; its logs are kept, however it ends."""
+        folder = self.chosen.out / part
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.Node(memory=self.chosen.memory, policy=documents) as node:
+            try:
+                yield node
+            finally:
+                for path in [node.root / "berthd.log", *node.root.glob("state/**/*.log")]:
+                    shutil.copy(path, folder)
+
+    def write(self, **line):
+        self.results.write(json.dumps(line) + "\n")
+        self.results.flush()
+
+    def left(self):
+        return self.deadline - time.monotonic()
+
+    def prompt(self, tokens, seed):
+        """Ids that have a text of their own, where the tokenizer is of words."""
+        least = 257 if self.vocabulary > 514 else 1
+        return random.Random(seed).choices(range(least, self.vocabulary), k=tokens)
+
+    def call(self, seed, tokens, context):
+        return "/v1/completions", {
+            "model": "model", "prompt": self.prompt(context, seed),
+            "temperature": self.chosen.temperature,
+            "max_tokens": tokens, "ignore_eos": True, "stream": True,
+            "stream_options": {"include_usage": True}}
+
+
+class Stream:
+    """One streamed answer: its events, when each came, and what was done in its middle."""
+
+    def __init__(self, port, call, at=None, then=None):
+        from streams import Connection, request
+        self.texts, self.times, self.usage, self.done = [], [], None, None
+        with Connection(("127.0.0.1", port)) as client:
+            client.send(request(*call))
+            status, _ = client.header()
+            assert status == 200, client.pending
+            while chunk := client.chunk():
+                for event in chunk.decode().split("\n\n"):
+                    self.take(event.removeprefix("data: "))
+                if then is not None and len(self.texts) >= at:
+                    self.done = time.monotonic()
+                    self.before = len(self.texts)
+                    then()
+                    then = None
+
+    def take(self, event):
+        if not event or event == "[DONE]":
+            return
+        event = json.loads(event)
+        self.usage = event.get("usage") or self.usage
+        if event["choices"] and event["choices"][0]["text"]:
+            self.texts.append(event["choices"][0]["text"])
+            self.times.append(time.monotonic())
+
+    def text(self):
+        return "".join(self.texts)
+
+    def stood_ms(self):
+        """From what was done to the end of the longest pause after it: what the dead one had sent
+        already may arrive later than its death was ordered, and is not the next token."""
+        times = [self.done, *(at for at in self.times[self.before:])]
+        pauses = [(after - before, after) for before, after in zip(times, times[1:])]
+        return 1e3 * (max(pauses)[1] - self.done)
+
+
+STEADY = 2.5  # seconds; a service's process that ends within 2 of its start counts as a crash
+
+
+class Pair:
+    def __init__(self, node):
+        self.node, self.seen = node, {}
+
+    def shown(self):
+        return [self.node.instance(name) for name in ("chat", "spare")]
+
+    def find(self, fits):
+        found = [one for one in self.shown()
+                 if one["state"] == "Running" and one["connected"] and fits(one)]
+        return found[0] if found else None
+
+    def active(self):
+        return self.find(lambda one: one["role"] == "Active")
+
+    def standby(self):
+        return self.find(lambda one: one["substate"] == "Standby")
+
+    def is_whole(self, grant):
+        active, standby = self.active(), self.standby()
+        for one in (active, standby):
+            if one:
+                self.seen.setdefault(one["pid"], time.monotonic())
+        return (active and standby and active["grantBytes"] >= grant
+                and time.monotonic() - self.seen[active["pid"]] > STEADY and active)
+
+    def wait(self, grant):
+        """Until one stands by, and the other has its whole grant."""
+        from node_under_test import wait_until
+        return wait_until("one answers with its whole grant, and one stands by",
+                          lambda: self.is_whole(grant), 120)
+
+
+def serving_since(log, generation):
+    """When it said so, as seconds of the wall clock; None: it did not."""
+    for line in log.read_text(errors="replace").splitlines():
+        if f"generation={generation} taken_over=" in line:
+            stamp = line.split(" ", 1)[0]
+            return time.mktime(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S")) + float(stamp[19:23])
+    return None
+
+
+def failover(bench):
+    chosen = bench.chosen
+    documents = bench.head() + bench.engine("chat", bench.ports[0], True) + STANDBY.format(
+        standby=chosen.standby)
+    dice, lines, wrong = random.Random(chosen.seed), [], 0
+    exact = "--batch-invariant" in chosen.engine_args
+    calls = [bench.call(seed, chosen.tokens, chosen.context) for seed in range(chosen.prompts)]
+    with bench.node(documents, "failover") as node:
+        for name in ("chat", "spare"):
+            node.wait_state(name, "Running", timeout=300)
+        pair = Pair(node)
+        from node_under_test import kill, wait_until
+        wait_until("somebody answers", pair.active)
+        grant = pair.active()["grantBytes"]
+        pair.wait(grant)
+        whole = [Stream(bench.ports[0], call) for call in calls]
+        again = [Stream(bench.ports[0], call) for call in calls]
+        steady = sum(a.text() == b.text() for a, b in zip(whole, again))
+        steps = [b - a for one in again for a, b in zip(one.times, one.times[1:])]
+        print(f"undisturbed: {steady} of {len(calls)} prompts give the same text twice; a token "
+              f"each {1e3 * statistics.median(steps):.2f} ms; {whole[0].usage}", flush=True)
+        for number in range(chosen.kills):
+            if bench.left() < 30:
+                print(f"the time is over after {number} of {chosen.kills} kills")
+                break
+            active, which = pair.wait(grant), number % len(calls)
+            at = dice.randint(*chosen.after)
+            wall = []
+            stream = Stream(bench.ports[0], calls[which], at,
+                            lambda: (wall.append(time.time()), kill(active["pid"])))
+            now = wait_until("somebody else answers", lambda: (one := pair.active())
+                             and one["pid"] != active["pid"] and one)
+            expected, said = whole[which], stream.text()
+            line = {"bench": "failover", "part": "kill", "number": number, "killed": active["name"],
+                    "generation": now["generation"], "afterTokens": stream.before,
+                    "ms": round(stream.stood_ms(), 3), "equal": said == expected.text(),
+                    "prefixEqual": said.startswith("".join(expected.texts[:stream.before])),
+                    "tokens": stream.usage["completion_tokens"],
+                    "standby": chosen.standby, "exact": exact}
+            served = serving_since(node.root / f"state/engines/{now['name']}.log",
+                                   now["generation"])
+            if served is not None:  # its log has milliseconds
+                line["serveMs"] = round(1e3 * (served - wall[0]))
+            right = (line["equal"] if exact else line["prefixEqual"]) and \
+                line["tokens"] == chosen.tokens and stream.usage == expected.usage
+            wrong += not right
+            lines.append(line)
+            bench.write(**line)
+            if not right:
+                print(f"wrong: {line}\n  said {said!r}\n  not  {expected.text()!r}", flush=True)
+    report_kills(bench, lines, wrong)
+    return wrong + (not lines)
+
+
+def report_kills(bench, lines, wrong):
+    if not lines:
+        return print("no kill was made")
+    print(f"\n{'FAILOVER':<34}{'P50':>9}{'P90':>9}{'P99':>9}{'WORST':>9}  N")
+    for name, key in (("SIGKILL to the next token, ms", "ms"), ("of it until it serves, ms", "serveMs")):
+        values = [line[key] for line in lines if key in line]
+        if values:
+            print(f"{name:<34}" + "".join(f"{quantile(values, share):>9.1f}"
+                                          for share in (50, 90, 99, 100)) + f"  {len(values)}")
+    equal = sum(line["equal"] for line in lines)
+    print(f"texts equal to the undisturbed: {equal} of {len(lines)}; wrong: {wrong}", flush=True)
+    values = [line["ms"] for line in lines]
+    bench.write(bench="failover", part="summary", kills=len(lines), wrong=wrong, equal=equal,
+                p50Ms=quantile(values, 50), p90Ms=quantile(values, 90), p99Ms=quantile(values, 99),
+                worstMs=max(values), goalMs=200, context=bench.chosen.context,
+                standby=bench.chosen.standby, engineArgs=bench.chosen.engine_args)
+
+
+def decode_rate(port, calls):
+    """Tokens a second of streams that run together, from when each has begun to the first one's
+    end. One thread reads all; an event is a token, or the words' usage at the end."""
+    from streams import request
+    waiting = selectors.DefaultSelector()
+    try:
+        for call in calls:
+            client = socket.create_connection(("127.0.0.1", port), timeout=120)
+            client.sendall(request(*call))
+            waiting.register(client, selectors.EVENT_READ, {"events": 0, "tail": b""})
+        begun = events_before = None
+        while True:
+            for key, _ in waiting.select(120):
+                data = key.fileobj.recv(1 << 16)
+                assert data, "a stream ended too early"
+                state, text = key.data, key.data["tail"] + data
+                state["events"] += text.count(b"data: ") - key.data["tail"].count(b"data: ")
+                state["tail"] = text[-5:]
+                if b"[DONE]" in text:
+                    spent = time.monotonic() - begun
+                    events = sum(one.data["events"] for one in waiting.get_map().values())
+                    return (events - events_before - 2) / spent
+            if begun is None and all(one.data["events"] for one in waiting.get_map().values()):
+                begun = time.monotonic()
+                events_before = sum(one.data["events"] for one in waiting.get_map().values())
+    finally:
+        for key in list(waiting.get_map().values()):
+            key.fileobj.close()
+        waiting.close()
+
+
+def journal(bench):
+    chosen, rates = bench.chosen, {}
+
+    def documents(first):
+        return bench.head() + bench.engine("one", bench.ports[0], first) + bench.engine(
+            "two", bench.ports[1], not first)
+
+    with bench.node(documents(True), "journal") as node:
+        from node_under_test import wait_until
+        for half in range(2):
+            journals = (True, False) if half == 0 else (False, True)
+            if half == 1:
+                pids = [node.instance(name)["pid"] for name in ("one", "two")]
+                node.put("/v1/policy", documents(False))
+                wait_until("both are started anew", lambda: all(
+                    node.instance(name)["pid"] not in (0, pid)
+                    for name, pid in zip(("one", "two"), pids)), 120)
+            for name in ("one", "two"):
+                node.wait_state(name, "Running", timeout=300)
+            for streams in chosen.streams:
+                calls = [bench.call(seed, chosen.rate_tokens, 64) for seed in range(streams)]
+                for port in bench.ports:
+                    decode_rate(port, calls)  # graphs and blocks are there
+                for number in range(chosen.rounds):
+                    if bench.left() < 20:
+                        break
+                    turns = list(zip(bench.ports, journals))
+                    for port, keeps in turns if number % 2 == 0 else turns[::-1]:
+                        rate = decode_rate(port, calls)
+                        rates.setdefault((streams, keeps), []).append(rate)
+                        bench.write(bench="failover", part="journal", streams=streams, half=half,
+                                    round=number, journal=keeps, tokensPerSecond=round(rate, 2))
+    print(f"\n{'JOURNAL, TOKENS/S':<20}{'WITHOUT':>12}{'WITH':>12}{'COST %':>9}  N")
+    for streams in chosen.streams:
+        without, kept = rates.get((streams, False), []), rates.get((streams, True), [])
+        if without and kept:
+            cost = 100 * (1 - statistics.median(kept) / statistics.median(without))
+            print(f"{streams:>3} streams         {statistics.median(without):>12.1f}"
+                  f"{statistics.median(kept):>12.1f}{cost:>9.2f}  {len(kept)}", flush=True)
+            bench.write(bench="failover", part="journalSummary", streams=streams, rounds=len(kept),
+                        tokensPerSecondWithout=round(statistics.median(without), 2),
+                        tokensPerSecondWith=round(statistics.median(kept), 2),
+                        costPercent=round(cost, 3), goalPercent=1)
+    return 0 if rates else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--model", type=pathlib.Path, required=True)
+    add("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
+    add("--out", type=pathlib.Path, default=pathlib.Path("/tmp/berth-failover"))
+    add("--device", choices=["cuda", "host"], default="cuda")
+    add("--memory", default="4Gi", help="of a host device")
+    add("--grant", default="8Gi", help="of the one that answers")
+    add("--standby", choices=["TakeOver", "Reserved"], default="TakeOver")
+    add("--engine-args", default="", help="more words for berth-engine")
+    add("--parts", default="failover,journal")
+    add("--seconds", type=float, default=540, help="of all together; fewer kills where it ends")
+    add("--seed", type=int, default=1)
+    add("--kills", type=int, default=100)
+    add("--context", type=int, default=500, help="tokens of the prompt")
+    add("--tokens", type=int, default=96, help="of each answer")
+    add("--after", type=int, nargs=2, default=(4, 32), help="tokens that have come at the kill")
+    add("--temperature", type=float, default=0, help="others make texts that differ each time")
+    add("--prompts", type=int, default=4)
+    add("--rounds", type=int, default=4, help="of the journal's cost, each half")
+    add("--rate-tokens", type=int, default=400)
+    add("--streams", type=int, nargs="+", default=(1, 16))
+    chosen = parser.parse_args()
+    chosen.model, chosen.out = chosen.model.resolve(), chosen.out.resolve()
+    os.environ.update(BERTH_BIN_DIR=str(chosen.bin.resolve()), BERTH_MODEL_DIR=str(chosen.model),
+                      BERTH_TEST_DEVICE=chosen.device)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    known, wrong = {"failover": failover, "journal": journal}, 0
+    with open(chosen.out / "failover.jsonl", "w", encoding="utf-8") as results:
+        bench = Bench(chosen, results)
+        for name in chosen.parts.split(","):
+            wrong += known[name](bench)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
