@@ -4,13 +4,17 @@
 #
 #   tests/gpu/node.sh --model DIR [--bin DIR] [--out DIR] [--grant 44Gi] [--rounds N]
 #                     [--only attach,preempt,start,daemon,recover]   (or BERTH_NODE_BENCHES)
+#                     [--compute Gate|MPS]   (or BERTH_COMPUTE)
+#
+# --only mps (with --compute MPS) stops the batch engine's process in the middle of its work and has
+# it evicted: its work must be ended before it is killed, and online must answer on.
 #
 # DIR is a checkpoint, e.g. made by: configs/make_model.py random DIR --shape qwen3-8b
 # Results (one JSON object per line) and logs go to --out.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$here/build/release/bin out=/tmp/berth-bench grant=44Gi rounds=20 model=
-only=${BERTH_NODE_BENCHES:-attach,preempt,start,daemon,recover}
+only=${BERTH_NODE_BENCHES:-attach,preempt,start,daemon,recover} compute=${BERTH_COMPUTE:-Gate}
 while [ $# -gt 0 ]; do
     case $1 in
     --model) model=$2 ;;
@@ -19,8 +23,9 @@ while [ $# -gt 0 ]; do
     --grant) grant=$2 ;;
     --rounds) rounds=$2 ;;
     --only) only=$2 ;;
+    --compute) compute=$2 ;;
     *)
-        sed -n '3,10p' "$0" | sed 's/^# \{0,1\}//'
+        sed -n '3,14p' "$0" | sed 's/^# \{0,1\}//'
         exit 2
         ;;
     esac
@@ -48,6 +53,7 @@ metadata: {name: bench}
 spec:
   preemption: {reclaimDeadline: 20s, gracePeriod: 200ms, kvOnOffload: ${BERTH_KV:-Auto}}
   resume: {after: {onlineIdle: 0s}}
+  sharing: {compute: $compute, batchShareWhenBusy: "$([ "$compute" = MPS ] && echo 50% || echo 0%)"}
 ---
 apiVersion: berth/v1
 kind: Instance
@@ -134,6 +140,25 @@ case ,$only, in
     berth doctor
     cat "$node/state/berth-zygote.log"
     berth resume nightly
+    ;;
+esac
+field() { # of an instance
+    berth get instances "$1" -o json | python3 -c "import json, sys; print(json.load(sys.stdin)['$2'])"
+}
+case ,$only, in
+*,mps,*)
+    for round in 1 2 3; do
+        pid=$(field nightly pid)
+        kill -STOP "$pid" && ask &
+        sleep 0.3
+        echo "mps $round: stopped $pid of nightly, evict it"
+        berth preempt nightly --mode Evict --grace-period 200ms --wait
+        ask && echo "mps $round: chat (pid $(field chat pid)) answers"
+        berth resume nightly --wait
+        ask && echo "mps $round: chat (pid $(field chat pid)) answers with nightly back ($(field nightly state))"
+    done
+    berth doctor
+    berth events | tail -n 40
     ;;
 esac
 bench daemon
