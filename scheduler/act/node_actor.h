@@ -50,6 +50,8 @@ class NodeActor final : public DecisionLoop::Actor {
     Status listen();
     // Engines of these documents will be started, now or after an eviction.
     void expect_engines(const policies::Documents& documents);
+    // Opens the sockets that the documents ask for, and closes what none asks for.
+    void follow_services();
     // No more sessions, timers or outcomes.
     void stop();
 
@@ -73,7 +75,6 @@ class NodeActor final : public DecisionLoop::Actor {
     void start_process(const node::StartProcess& start, const Status& recorded);
     void execute(const Starting& starting, const std::string& why);
     void keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds);
-    void follow_services();
     void forget_requests(const node::Instance& instance);
     bool is_only_process(const node::Instance& instance) const;
     void follow_sharing();

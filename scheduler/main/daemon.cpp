@@ -124,6 +124,7 @@ Status Daemon::start() {
     loop_lag_.start();
     actor_->expect_engines(book_.documents());
     context_.post(node::DocumentsApplied{book_.documents()});
+    actor_->follow_services(); // whoever sees this node ready may connect, before it is recorded
     context_.metrics.recovery_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.started).count();
     admin_->set_ready(true);

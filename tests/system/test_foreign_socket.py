@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A foreign server on a socket that berthd holds: nobody is refused while it is away.
+
+Method: a real node; foreign_server.py knows the LISTEN_FDS convention and nothing else of Berth.
+"""
+
+import http.client
+import pathlib
+import socket
+import sys
+import threading
+
+from node_under_test import Node, kill, wait_until
+
+HERE = pathlib.Path(__file__).parent
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def document(port, slow=0.0):
+    return f"""\
+apiVersion: berth/v1
+kind: Instance
+metadata: {{name: foreign}}
+spec:
+  priorityClassName: online
+  resources: {{requests: {{memory: 16Mi}}}}
+  restart: Always
+  engine:
+    driver: process
+    command: [{sys.executable}, {HERE / "foreign_server.py"}]
+    environment: {{SLOW_START: "{slow}"}}
+    listen: "127.0.0.1:{port}"
+"""
+
+
+def asked(port):
+    """Who answers one request on a connection of its own: process id and names."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/")
+    pid, names = connection.getresponse().read().decode().split()
+    connection.close()
+    return int(pid), names.split(",")
+
+
+def test_connections_wait_while_a_foreign_server_dies_and_comes_back():
+    port = free_port()
+    with Node(memory="1Gi", policy=document(port, slow=0.3)) as node:
+        first, names = asked(port)  # asked before it has started
+        assert names[0] == "berth-listen"
+        pid = node.wait_state("foreign", "Running")["pid"]
+        assert pid == first
+        for _ in range(2):
+            kill(pid)
+            answers = []
+            clients = [threading.Thread(target=lambda: answers.append(asked(port)[0]))
+                       for _ in range(40)]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join(60)
+            assert len(answers) == 40, "each is answered"
+            assert set(answers) == {node.wait_state("foreign", "Running")["pid"]}
+            assert pid not in answers
+            pid = answers[0]
+
+
+def test_a_foreign_server_answers_on_while_berthd_is_away():
+    port = free_port()
+    with Node(memory="1Gi", policy=document(port)) as node:
+        pid, _ = asked(port)
+        node.kill_daemon()
+        assert asked(port)[0] == pid
+        node.start_daemon()
+        wait_until("it is known again", lambda: node.instance("foreign")["pid"] == pid)
+        kill(pid)
+        assert asked(port)[0] != pid
