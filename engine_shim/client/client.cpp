@@ -231,6 +231,11 @@ void Client::set_phase(const std::string& name, double milliseconds) {
         state_->announce_locked();
 }
 
+void Client::set_grant_least(uint64_t bytes) {
+    std::lock_guard lock(state_->state_mutex);
+    state_->state.grant_bytes_least = bytes;
+}
+
 void Client::note_latency(Nanoseconds ttft, Nanoseconds tpot) {
     const auto microseconds = [](Nanoseconds one) {
         return static_cast<uint64_t>(one.count()) / 1000;

@@ -154,6 +154,8 @@ class Client {
     void set_state(protocol::EngineState state, std::string endpoint = {}, std::string reason = {},
                    std::string message = {});
     void set_phase(const std::string& name, double milliseconds);
+    // The grant with which it gets on, told with the next state: a standby is given no less.
+    void set_grant_least(uint64_t bytes);
     // What the next report says; filled in by the engine, read by the client's thread.
     struct Counters {
         std::atomic<uint64_t> requests_running{0}, requests_waiting{0}, requests_done{0};

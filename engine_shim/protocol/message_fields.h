@@ -84,6 +84,7 @@ void fields(A& a, M& m) {
     a("message", m.message);
     a("phases", m.phases);
     a("grant_bytes", m.grant_bytes);
+    a("grant_bytes_least", m.grant_bytes_least);
     a("held", m.held);
     a("weights", m.weights);
 }

@@ -119,6 +119,7 @@ struct State {
     std::string message;
     Phases phases; // start-up phases so far
     uint64_t grant_bytes = 0;
+    uint64_t grant_bytes_least = 0; // with which it gets on; 0: not known yet
     std::string held;    // as in Hello: it may have changed while no berthd was there
     std::string weights; // "shared ID" or "private (REASON)"; empty: none yet
 };

@@ -266,6 +266,7 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
         event.message = state->message;
         event.phases = state->phases;
         event.grant_bytes = state->grant_bytes;
+        event.grant_bytes_least = state->grant_bytes_least;
         event.weights = state->weights;
         context_.post(std::move(event));
     } else if (auto* report = std::get_if<protocol::Report>(&message)) {

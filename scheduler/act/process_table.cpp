@@ -58,6 +58,19 @@ std::string held_on_gpus(const Nvml& nvml, const std::vector<std::string>& gpus,
     return words;
 }
 
+// Before SIGKILL under CUDA MPS: its work ends first. A stopped client would let the daemon wait
+// for it (seen on an H200: terminate_client answers once the process runs again), so it runs until
+// then.
+Status release_work(const std::vector<TreeMember>& members, const std::string& mps) {
+    if (mps.empty())
+        return {};
+    signal_all(members, SIGCONT);
+    std::vector<int> pids;
+    for (const TreeMember& one : members)
+        pids.push_back(one.id.pid);
+    return release_mps_clients(mps, pids);
+}
+
 } // namespace
 
 Result<node::ProcessRef> ProcessTable::start(const node::InstanceName& instance,
@@ -202,12 +215,8 @@ void ProcessTable::kill(const node::InstanceName& instance, Entry& entry) {
         [query = query_of(entry, care), mps = care.mps_pipe_directory] {
             Look look;
             look.members = find_tree(query);
-            std::vector<int> pids;
-            for (const TreeMember& one : look.members)
-                pids.push_back(one.id.pid);
-            if (auto released = release_mps_clients(mps, pids); !released) {
-                look.refused = released.error().message;
-                signal_all(look.members, SIGCONT); // it goes on as if nobody had asked
+            if (auto released = release_work(look.members, mps); !released) {
+                look.refused = released.error().message; // it goes on as if nobody had asked
             } else {
                 signal_all(look.members, SIGKILL);
             }
@@ -246,10 +255,7 @@ void ProcessTable::sweep(const node::InstanceName& instance, Entry& entry) {
         [query = query_of(entry, care), care, all] {
             Look look;
             look.members = find_tree(query);
-            std::vector<int> pids;
-            for (const TreeMember& one : look.members)
-                pids.push_back(one.id.pid);
-            if (auto released = release_mps_clients(care.mps_pipe_directory, pids); !released)
+            if (auto released = release_work(look.members, care.mps_pipe_directory); !released)
                 look.refused = released.error().message;
             else
                 signal_all(look.members, SIGKILL);

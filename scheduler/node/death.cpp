@@ -110,7 +110,7 @@ void Step::process_gone(Instance& i) {
 
 void Step::ended(Instance& i, bool clean, const std::string& description,
                  const std::string& log_path) {
-    const uint64_t freed = i.grant_bytes + i.overhead_bytes;
+    const uint64_t granted = i.grant_bytes, freed = granted + i.overhead_bytes;
     const bool done = i.engine_state == EngineState::kSucceeded;
     const Desired wanted = i.desired;
     InstanceState was = i.state;
@@ -179,6 +179,11 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
         i.desired = Desired::kStopped;
         return enter(i, InstanceState::kFailed, "", "EngineDied", how);
     }
+    // Its first start has told what it stands by on: no failure of its own.
+    if (i.reason == "GrantTooSmall" && i.floor_only && granted < grant_bytes_min(i))
+        return enter(i, InstanceState::kPending, "", "",
+                     "stands by on " + format_bytes(grant_bytes_min(i)) +
+                         " from now on: it has said that it needs as much");
     // Whoever has answered or stood by for a while is in no loop: what ended it is another matter.
     if (was == InstanceState::kRunning && !i.service.empty() &&
         now_ - i.running_since >= kSteadyTime)

@@ -77,6 +77,7 @@ struct EngineStateChanged {
     std::string message;
     Phases phases;
     uint64_t grant_bytes = 0;
+    uint64_t grant_bytes_least = 0; // with which it gets on; 0: not known
     std::string weights; // "shared ID", "private (REASON)"; empty: nothing new
 };
 struct EngineReport {

@@ -156,7 +156,10 @@ uint64_t grant_bytes_min(const policies::InstanceSpec& spec) {
 
 uint64_t grant_bytes_min(const Instance& instance) {
     const uint64_t least = grant_bytes_min(instance.spec);
-    return instance.floor_only ? std::min(least, round_up(kGrantBytesMin, kGrantStepBytes)) : least;
+    if (!instance.floor_only)
+        return least;
+    const uint64_t floor = std::max(kGrantBytesMin, instance.grant_bytes_least);
+    return std::min(least, round_up(floor, kGrantStepBytes));
 }
 
 uint64_t grant_bytes_max(const policies::InstanceSpec& spec) {

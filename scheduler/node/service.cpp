@@ -232,6 +232,14 @@ void Step::reconcile_service(Instance& i, uint64_t generation) {
     }
 }
 
+void learn_least(NodeState& state, const Instance& i, uint64_t bytes) {
+    if (bytes == 0 || i.service.empty())
+        return;
+    for (auto& [name, one] : state.instances)
+        if (one.service == i.service)
+            one.grant_bytes_least = bytes;
+}
+
 void Step::on(const ProcessDying& event) {
     Instance* i = find(event.instance);
     if (i == nullptr || !i->process_alive || !(i->process == event.process))

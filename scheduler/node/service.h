@@ -20,6 +20,8 @@ inline bool is_warm(const Instance& i) {
     return i.stands_by && i.state == InstanceState::kRunning && may_act(i) && !i.remove_wanted &&
            !i.restart_wanted;
 }
+// What an engine needs at least (0: it does not say), for all of its service: they are the same.
+void learn_least(NodeState& state, const Instance& i, uint64_t bytes);
 // Somebody will go on with what its process leaves: a warm twin, or its own next process.
 bool has_successor(const NodeState& state, const Instance& i);
 // Why it has to wait with the restart that its document asks for; empty: it need not.

@@ -161,6 +161,7 @@ void Step::on(const EngineStateChanged& event) {
     for (const auto& [name, ms] : event.phases)
         i->phases[name] = ms;
     dirty(*i);
+    learn_least(s_, *i, event.grant_bytes_least);
     if (!event.weights.empty() && event.weights != i->weights_source) {
         i->weights_source = event.weights;
         if (event.weights.starts_with("private"))

@@ -51,7 +51,7 @@ apiVersion: berth/v1
 kind: ColocationPolicy
 metadata: {name: bench}
 spec:
-  preemption: {reclaimDeadline: 20s, gracePeriod: 200ms, kvOnOffload: ${BERTH_KV:-Auto}}
+  preemption: {reclaimDeadline: ${BERTH_DEADLINE:-20s}, gracePeriod: 200ms, kvOnOffload: ${BERTH_KV:-Auto}}
   resume: {after: {onlineIdle: 0s}}
   sharing: {compute: $compute, batchShareWhenBusy: "$([ "$compute" = MPS ] && echo 50% || echo 0%)"}
 ---
@@ -149,6 +149,7 @@ case ,$only, in
 *,mps,*)
     for round in 1 2 3; do
         pid=$(field nightly pid)
+        echo "mps $round: $(date +%T.%N)"
         kill -STOP "$pid" && ask &
         sleep 0.3
         echo "mps $round: stopped $pid of nightly, evict it"

@@ -312,7 +312,8 @@ std::string Runner::when_instance(const Words& words) {
         EngineStateChanged change;
         change.instance = name;
         change.state = what == "ready" ? EngineState::kReady : engine_state_from(words[2]).value();
-        change.reason = at(words, 3);
+        change.reason = what == "ready" ? "" : at(words, 3);
+        change.grant_bytes_least = size_of(word_after(words, "least", "0"));
         return event(change);
     }
     if (what == "leases")

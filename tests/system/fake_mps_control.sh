@@ -15,6 +15,8 @@ quit) kill "$(cat "$folder/nvidia-cuda-mps-control.pid")" ;;
 get_server_list) echo 4242 ;;
 get_client_list*) cat "$folder/clients.txt" ;;
 terminate_client*)
+    # As on an H200: nothing is answered while the client is stopped.
+    while grep -q '^State:.T' "/proc/${command##* }/status" 2>/dev/null; do sleep 0.05; done
     if [ -e "$folder/refuse" ]; then
         echo "Failed to terminate the client: it has exclusive work"
     fi

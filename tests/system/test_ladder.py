@@ -289,6 +289,19 @@ def test_an_mps_client_is_killed_only_after_its_work_was_terminated(tmp_path):
         assert not [name for name, pid in found.items() if alive(pid)]
 
 
+def test_a_stopped_mps_client_runs_until_its_work_is_terminated(tmp_path):
+    with mps(tmp_path) as (pipes, path), tree(
+            tmp_path, "alone", "ignore-term", grace="200ms", path=path,
+            environment={"CUDA_MPS_PIPE_DIRECTORY": str(pipes)}) as (node, folder):
+        pid = pids(folder, ("leader",))["leader"]
+        (pipes / "clients.txt").write_text(f"{pid}\n")
+        os.kill(pid, signal.SIGSTOP)
+        done = asked(node, "Evict")
+        assert done["state"] == "Succeeded", done
+        assert f"terminate_client 4242 {pid}" in (pipes / "asked.txt").read_text()
+        assert not alive(pid)
+
+
 def test_an_mps_client_that_may_not_be_terminated_is_reported_and_not_killed(tmp_path):
     with mps(tmp_path) as (pipes, path), tree(
             tmp_path, "alone", "ignore-term", grace="200ms", path=path,

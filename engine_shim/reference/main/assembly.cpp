@@ -208,6 +208,7 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
     if (fast)
         parts.canary = [this](uint32_t block) { return fast->model().canary(block); };
     memory = std::make_unique<KvMemory>(std::move(parts));
+    client.set_grant_least(memory->least_grant());
     BERTH_TRY(memory->start(grant_now(options, client)));
     client.counters().grant_bytes = memory->grant_bytes();
     mark("memory");

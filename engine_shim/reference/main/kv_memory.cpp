@@ -18,7 +18,6 @@ namespace {
 // What saving runs at: into host memory that must be pinned first, and into what is at hand.
 constexpr uint64_t kFreshBytesPerMs = uint64_t{1'500'000};
 constexpr uint64_t kSaveBytesPerMs = uint64_t{40'000'000};
-constexpr uint64_t kLeastBlocks = 2; // to start with
 constexpr uint64_t kSlabBytes = uint64_t{16} << 20;
 
 HostBlockPool::Limits pool_limits(const KvMemory::Parts& parts) {
@@ -106,20 +105,22 @@ Status KvMemory::verify() {
                 "CanaryMismatch");
 }
 
+uint64_t KvMemory::grant_for(uint64_t blocks) const {
+    return round_up(parts_.scratch_bytes + blocks * block_bytes(), parts_.arena.step_bytes()) +
+           parts_.workspace_bytes;
+}
+
 Status KvMemory::check_blocks(uint64_t grant_bytes, uint64_t least) const {
     const uint64_t blocks = blocks_within(grant_bytes);
     if (blocks >= least)
         return {};
-    const uint64_t step = parts_.arena.step_bytes();
-    const uint64_t needed =
-        round_up(parts_.scratch_bytes + least * block_bytes(), step) + parts_.workspace_bytes;
     return fail(
         ErrorCode::kResourceExhausted,
         fmt::format("a grant of {} holds {} KV blocks of {} after {} of work space; with {} "
                     "blocks this engine gets on: the least is {}",
                     format_bytes_exact(grant_bytes), blocks, format_bytes(block_bytes()),
                     format_bytes(parts_.workspace_bytes + parts_.scratch_bytes), least,
-                    format_bytes_exact(needed)),
+                    format_bytes_exact(grant_for(least))),
         "GrantTooSmall");
 }
 

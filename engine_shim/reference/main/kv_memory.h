@@ -60,11 +60,15 @@ class KvMemory {
     // want of host memory.
     uint32_t take_not_saved() { return std::exchange(not_saved_, 0); }
     Status fence() { return parts_.device.synchronize(); }
+    // The grant with which it starts.
+    uint64_t least_grant() const { return grant_for(kLeastBlocks); }
     // Blocks that a grant of these bytes holds.
     uint64_t blocks_within(uint64_t grant_bytes) const;
 
   private:
+    static constexpr uint64_t kLeastBlocks = 2; // to start with
     uint64_t block_bytes() const;
+    uint64_t grant_for(uint64_t blocks) const;
     uint64_t blocks_in(uint64_t arena_bytes) const;
     Status resize(uint64_t grant_bytes);
     Status check_blocks(uint64_t grant_bytes, uint64_t least) const;
