@@ -120,8 +120,8 @@ struct State {
     Phases phases; // start-up phases so far
     uint64_t grant_bytes = 0;
     uint64_t grant_bytes_least = 0; // with which it gets on; 0: not known yet
-    std::string held;    // as in Hello: it may have changed while no berthd was there
-    std::string weights; // "shared ID" or "private (REASON)"; empty: none yet
+    std::string held;               // as in Hello: it may have changed while no berthd was there
+    std::string weights;            // "shared ID" or "private (REASON)"; empty: none yet
 };
 
 // berthd -> engine. Pause: stop at the next boundary, fence, keep everything. Resume: go on.

@@ -78,7 +78,7 @@ struct EngineStateChanged {
     Phases phases;
     uint64_t grant_bytes = 0;
     uint64_t grant_bytes_least = 0; // with which it gets on; 0: not known
-    std::string weights; // "shared ID", "private (REASON)"; empty: nothing new
+    std::string weights;            // "shared ID", "private (REASON)"; empty: nothing new
 };
 struct EngineReport {
     InstanceName instance;

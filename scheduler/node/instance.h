@@ -70,7 +70,7 @@ struct Instance {
     // whether another of that service does, and the latest generation as which one of them has.
     std::string service;
     bool stands_by = false;
-    bool floor_only = false; // standing by, it has the least grant; more when it takes over
+    bool floor_only = false;        // standing by, it has the least grant; more when it takes over
     uint64_t grant_bytes_least = 0; // with which engines of this service have said they get on
     uint64_t generation = 0;
     bool stale_told = false; // that its generation was over: once for each process
