@@ -103,6 +103,7 @@ void Step::process_gone(Instance& i) {
     i.grant_state = GrantState::kNone;
     i.grant_bytes = i.overhead_bytes = i.host_bytes = 0;
     i.grant_bytes_next = i.grant_bytes_resume = 0; // a new process begins with what there is
+    i.grow_after = TimePoint{};
     i.shrunk_by = HeldBy::kNobody;
     i.service = service_of(i.spec);
     dirty(i);

@@ -174,9 +174,12 @@ void Step::grow_all(Board& board) {
     for (auto& [name, i] : s_.instances)
         if (i.state == InstanceState::kRunning && i.session && !i.command && !i.operation &&
             !is_growing(i) && i.grant_state == GrantState::kHeld && i.spec.device_count == 1 &&
-            i.grant_bytes < wanted_bytes(i) && i.grow_after <= now_ &&
-            (i.substate.empty() || i.stands_by))
-            wanting.push_back(&i);
+            i.grant_bytes < wanted_bytes(i) && (i.substate.empty() || i.stands_by)) {
+            if (i.grow_after > now_)
+                wake(i.grow_after);
+            else
+                wanting.push_back(&i);
+        }
     std::sort(wanting.begin(), wanting.end(),
               [this](const Instance* a, const Instance* b) { return comes_before(s_, *a, *b); });
     for (Instance* i : wanting)
