@@ -48,8 +48,8 @@ def left(folder):
 def run(folder, *words):
     return subprocess.run(
         [sys.executable, ROOT / "tests/gpu/failover.py", "--device", "host", "--model",
-         folder / "model", "--bin", BIN, "--out", folder / "out", "--memory", "256Mi", "--grant",
-         "64Mi", "--kills", str(KILLS), "--tokens", "48", "--rounds", "1", "--rate-tokens", "40",
+         folder / "model", "--bin", BIN, "--out", folder / "out", "--memory", "768Mi", "--grant",
+         "64Mi", "--kills", str(KILLS), "--pairs", "2", "--tokens", "48", "--rounds", "1", "--rate-tokens", "40",
          "--streams", "1", "3", *words], capture_output=True, text=True, timeout=280, check=False)
 
 
@@ -60,7 +60,7 @@ def test_each_kill_is_measured_and_each_text_is_the_undisturbed_one(folder):
     kills = [line for line in lines if line["part"] == "kill"]
     assert len(kills) == KILLS
     assert all(line["equal"] and line["tokens"] == 48 and line["ms"] > 0 for line in kills)
-    assert [line["killed"] for line in kills] == ["chat", "spare", "chat"]
+    assert [line["killed"] for line in kills] == ["chat0", "chat1", "spare0"]
     assert all("serveMs" in line for line in kills), "the engines' logs say since when they serve"
     summary = next(line for line in lines if line["part"] == "summary")
     assert (summary["kills"], summary["equal"], summary["wrong"]) == (KILLS, KILLS, 0)

@@ -57,8 +57,8 @@ spec:
 STANDBY = """\
 ---
 kind: Instance
-metadata: {{name: spare}}
-spec: {{standbyOf: chat, standby: {{grant: {standby}}}}}
+metadata: {{name: spare{number}}}
+spec: {{standbyOf: chat{number}, standby: {{grant: {standby}}}}}
 """
 
 
@@ -80,7 +80,7 @@ class Bench:
     def __init__(self, chosen, results):
         from node_under_test import Node  # its folders come from the environment
         self.chosen, self.results = chosen, results
-        self.ports = [free_port(), free_port()]
+        self.ports = [free_port() for _ in range(max(2, chosen.pairs))]
         self.vocabulary = json.loads(
             (chosen.model / "config.json").read_text())["vocab_size"]
         self.deadline = time.monotonic() + chosen.seconds
@@ -169,11 +169,11 @@ STEADY = 2.5  # seconds; a service's process that ends within 2 of its start cou
 
 
 class Pair:
-    def __init__(self, node):
-        self.node, self.seen = node, {}
+    def __init__(self, node, names):
+        self.node, self.names, self.seen = node, names, {}
 
     def shown(self):
-        return [self.node.instance(name) for name in ("chat", "spare")]
+        return [self.node.instance(name) for name in self.names]
 
     def find(self, fits):
         found = [one for one in self.shown()
@@ -194,11 +194,13 @@ class Pair:
         return (active and standby and active["grantBytes"] >= grant
                 and time.monotonic() - self.seen[active["pid"]] > STEADY and active)
 
-    def wait(self, grant):
-        """Until one stands by, and the other has its whole grant."""
-        from node_under_test import wait_until
-        return wait_until("one answers with its whole grant, and one stands by",
-                          lambda: self.is_whole(grant), 120)
+
+def whole_pair(pairs, number, grant):
+    """Who answers in this pair, once one stands by there and it has its whole grant. All are looked
+    at: how long each has been so counts."""
+    from node_under_test import wait_until
+    return wait_until("one answers with its whole grant, and one stands by",
+                      lambda: [pair.is_whole(grant) for pair in pairs][number], 120)
 
 
 def serving_since(log, generation):
@@ -212,19 +214,21 @@ def serving_since(log, generation):
 
 def failover(bench):
     chosen = bench.chosen
-    documents = bench.head() + bench.engine("chat", bench.ports[0], True) + STANDBY.format(
-        standby=chosen.standby)
+    documents = bench.head() + "".join(
+        bench.engine(f"chat{number}", bench.ports[number], True) +
+        STANDBY.format(number=number, standby=chosen.standby) for number in range(chosen.pairs))
     dice, lines, wrong = random.Random(chosen.seed), [], 0
     exact = "--batch-invariant" in chosen.engine_args
     calls = [bench.call(seed, chosen.tokens, chosen.context) for seed in range(chosen.prompts)]
     with bench.node(documents, "failover") as node:
-        for name in ("chat", "spare"):
-            node.wait_state(name, "Running", timeout=300)
-        pair = Pair(node)
+        pairs = [Pair(node, (f"chat{number}", f"spare{number}")) for number in range(chosen.pairs)]
         from node_under_test import kill, wait_until
-        wait_until("somebody answers", pair.active)
-        grant = pair.active()["grantBytes"]
-        pair.wait(grant)
+        for name in (name for pair in pairs for name in pair.names):
+            node.wait_state(name, "Running", timeout=300)
+        for pair in pairs:
+            wait_until("somebody answers", pair.active)
+        grant = pairs[0].active()["grantBytes"]
+        whole_pair(pairs, 0, grant)
         whole = [Stream(bench.ports[0], call) for call in calls]
         again = [Stream(bench.ports[0], call) for call in calls]
         steady = sum(a.text() == b.text() for a, b in zip(whole, again))
@@ -235,10 +239,12 @@ def failover(bench):
             if bench.left() < 30:
                 print(f"the time is over after {number} of {chosen.kills} kills")
                 break
-            active, which = pair.wait(grant), number % len(calls)
+            turn, which = number % len(pairs), number % len(calls)
+            pair, port = pairs[turn], bench.ports[turn]
+            active = whole_pair(pairs, turn, grant)
             at = dice.randint(*chosen.after)
             wall = []
-            stream = Stream(bench.ports[0], calls[which], at,
+            stream = Stream(port, calls[which], at,
                             lambda: (wall.append(time.time()), kill(active["pid"])))
             now = wait_until("somebody else answers", lambda: (one := pair.active())
                              and one["pid"] != active["pid"] and one)
@@ -375,6 +381,7 @@ def main():
     add("--seconds", type=float, default=540, help="of all together; fewer kills where it ends")
     add("--seed", type=int, default=1)
     add("--kills", type=int, default=100)
+    add("--pairs", type=int, default=1, help="killed in turn: one recovers while others are killed")
     add("--context", type=int, default=500, help="tokens of the prompt")
     add("--tokens", type=int, default=96, help="of each answer")
     add("--after", type=int, nargs=2, default=(4, 32), help="tokens that have come at the kill")
