@@ -62,12 +62,6 @@ spec: {{standbyOf: chat, standby: {{grant: {standby}}}}}
 """
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def quantile(values, share):
     """The smallest of them that is not less than this share of all."""
     ordered = sorted(values)
@@ -78,13 +72,13 @@ class Bench:
     """One node, its documents, and the lines that are written."""
 
     def __init__(self, chosen, results):
-        from node_under_test import Node  # its folders come from the environment
+        from serving_pair import ServingPair, free_port  # folders come from the environment
         self.chosen, self.results = chosen, results
         self.ports = [free_port(), free_port()]
         self.vocabulary = json.loads(
             (chosen.model / "config.json").read_text())["vocab_size"]
         self.deadline = time.monotonic() + chosen.seconds
-        self.Node = Node
+        self.Node = ServingPair
 
     def engine(self, name, port, journal):
         words = "".join(f", {word}" for word in self.chosen.engine_args.split())
@@ -168,37 +162,19 @@ class Stream:
 STEADY = 2.5  # seconds; a service's process that ends within 2 of its start counts as a crash
 
 
-class Pair:
-    def __init__(self, node):
-        self.node, self.seen = node, {}
+def wait_whole(node, grant, seen):
+    """Until one stands by, and the other has its whole grant; that one. `seen`: since when which
+    process is known to run."""
+    from node_under_test import wait_until
 
-    def shown(self):
-        return [self.node.instance(name) for name in ("chat", "spare")]
-
-    def find(self, fits):
-        found = [one for one in self.shown()
-                 if one["state"] == "Running" and one["connected"] and fits(one)]
-        return found[0] if found else None
-
-    def active(self):
-        return self.find(lambda one: one["role"] == "Active")
-
-    def standby(self):
-        return self.find(lambda one: one["substate"] == "Standby")
-
-    def is_whole(self, grant):
-        active, standby = self.active(), self.standby()
+    def whole():
+        active, standby = node.active(), node.standby()
         for one in (active, standby):
             if one:
-                self.seen.setdefault(one["pid"], time.monotonic())
+                seen.setdefault(one["pid"], time.monotonic())
         return (active and standby and active["grantBytes"] >= grant
-                and time.monotonic() - self.seen[active["pid"]] > STEADY and active)
-
-    def wait(self, grant):
-        """Until one stands by, and the other has its whole grant."""
-        from node_under_test import wait_until
-        return wait_until("one answers with its whole grant, and one stands by",
-                          lambda: self.is_whole(grant), 120)
+                and time.monotonic() - seen[active["pid"]] > STEADY and active)
+    return wait_until("one answers with its whole grant, and one stands by", whole, 120)
 
 
 def serving_since(log, generation):
@@ -220,11 +196,9 @@ def failover(bench):
     with bench.node(documents, "failover") as node:
         for name in ("chat", "spare"):
             node.wait_state(name, "Running", timeout=300)
-        pair = Pair(node)
         from node_under_test import kill, wait_until
-        wait_until("somebody answers", pair.active)
-        grant = pair.active()["grantBytes"]
-        pair.wait(grant)
+        seen, grant = {}, wait_until("somebody answers", node.active)["grantBytes"]
+        wait_whole(node, grant, seen)
         whole = [Stream(bench.ports[0], call) for call in calls]
         again = [Stream(bench.ports[0], call) for call in calls]
         steady = sum(a.text() == b.text() for a, b in zip(whole, again))
@@ -235,12 +209,12 @@ def failover(bench):
             if bench.left() < 30:
                 print(f"the time is over after {number} of {chosen.kills} kills")
                 break
-            active, which = pair.wait(grant), number % len(calls)
+            active, which = wait_whole(node, grant, seen), number % len(calls)
             at = dice.randint(*chosen.after)
             wall = []
             stream = Stream(bench.ports[0], calls[which], at,
                             lambda: (wall.append(time.time()), kill(active["pid"])))
-            now = wait_until("somebody else answers", lambda: (one := pair.active())
+            now = wait_until("somebody else answers", lambda: (one := node.active())
                              and one["pid"] != active["pid"] and one)
             expected, said = whole[which], stream.text()
             line = {"bench": "failover", "part": "kill", "number": number, "killed": active["name"],
