@@ -62,10 +62,10 @@ struct SlotState {
 static_assert(std::is_trivially_copyable_v<SlotState> && sizeof(SlotState) == 168);
 
 struct SlotHead {
-    uint64_t serial = 0;  // of its connection; 0: free
-    uint32_t current = 0; // which state counts
+    uint64_t serial = 0;    // of its connection; 0: free
+    uint32_t current = 0;   // which state counts
     uint32_t fruitless = 0; // processes that took over the present request since it last came on
-    uint64_t entries = 0; // low half: how many there are; high half: of which request
+    uint64_t entries = 0;   // low half: how many there are; high half: of which request
     std::array<SlotState, 2> states{};
 };
 

@@ -119,8 +119,8 @@ BERTH_EXPORT berth_status berth_tensor_at(const berth_weights* weights, size_t i
 BERTH_EXPORT berth_status berth_tensor_find(const berth_weights* weights, const char* name,
                                             berth_tensor* tensor);
 
-/* What berthd lets this process have in all when it starts: a standby's is small at first. Resize to
- * it before Ready; commands change it later. 0 without a berthd: nobody limits it. Since 105. */
+/* What berthd lets this process have in all when it starts: a standby's is small at first. Resize
+ * to it before Ready; commands change it later. 0 without a berthd: nobody limits it. Since 105. */
 BERTH_EXPORT uint64_t berth_granted_bytes(const berth_client* client);
 /* One stable address range of bytes_max (0: all that berthd allows), backed from its start.
  * Resizing also tells berthd what is mapped. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a service's socket, journal and parked connections outlive berthd in the keeper, change only
-// as documents ask, and what a request left in the journal is gone once it is forgotten. Method: two
-// ServiceBooks, one for the berthd that is gone, and a real berth-keeper between them.
+// Goal: a service's socket, journal and parked connections outlive berthd in the keeper, change
+// only as documents ask, and what a request left in the journal is gone once it is forgotten.
+// Method: two ServiceBooks, one for the berthd that is gone, and a real berth-keeper between them.
 #include "scheduler/act/service_sockets.h"
 
 #include "base/descriptors.h"
@@ -95,8 +95,8 @@ class ServiceSocketsTest : public ::testing::Test {
             std::vector<int> numbers;
             for (const UniqueFd& fd : fds)
                 numbers.push_back(fd.get());
-            const Status done = fds.empty() ? keeper_.client.drop(key)
-                                            : keeper_.client.put(key, meta, numbers);
+            const Status done =
+                fds.empty() ? keeper_.client.drop(key) : keeper_.client.put(key, meta, numbers);
             EXPECT_TRUE(done.has_value()) << done.error().message;
         });
     }

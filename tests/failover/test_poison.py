@@ -66,15 +66,15 @@ def test_a_request_that_ends_its_engines_is_forgotten_and_the_others_go_on(tiny_
         victims.stop.set()
         victims.join(120)
         assert not victims.wrong, victims.wrong[0]
-        told = [event["reason"] for event in node.get("/v1/events?since=0")["items"]]
-        assert "RequestsForgotten" in told, told
         shown = node.shown()
         assert all(one["state"] != "Failed" for one in shown), shown
         starts = [one["starts"] for one in shown]
-        assert 3 <= sum(starts) <= 5 * len(starts), starts
+        assert 3 <= sum(starts) <= 12, starts
         time.sleep(3)  # and nothing of it is left that would end one more
         assert [one["starts"] for one in node.shown()] == starts
         logs = "".join(log.read_text() for log in node.root.glob("state/engines/*.log"))
         assert logs.count("poisoned") >= 3
+        # All that was in flight; or, where each engine lived for a while, that one request.
+        assert "RequestsForgotten" in node.told() or "it is not tried again" in logs
         print(f"{logs.count('poisoned')} engines ended of it, {victims.answered} others were "
               f"answered, {victims.cut} were cut")

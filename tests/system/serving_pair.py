@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node whose engines share a socket: who answers it, who stands by."""
 
+import json
 import os
 import socket
 
-from node_under_test import Node, kill, wait_until
+from node_under_test import Node, call, kill, wait_until
 
 
 def free_port():
@@ -40,6 +41,12 @@ class ServingPair(Node):
             found = (self.active(), self.standby())
             return found if all(found) else None
         return wait_until("one answers and one stands by", both, timeout)
+
+    def told(self):
+        """The reasons of all events."""
+        lines = call(self.connection(), "GET", "/v1/events?since=0")
+        lines = lines.splitlines() if isinstance(lines, str) else [json.dumps(lines)]
+        return [event["reason"] for event in map(json.loads, lines) if "reason" in event]
 
     def keeper(self):
         """Its pid, 0 while there is none, and how many descriptors it holds."""

@@ -109,8 +109,7 @@ static const char* restore(struct engine* engine, const berth_command* command) 
     engine->saved = NULL;
     engine->saved_bytes = 0;
     engine->offloaded = 0;
-    if (command->canary &&
-        (sum_of_weights(engine->weights) != engine->sum || !kv_is_whole(engine)))
+    if (command->canary && (sum_of_weights(engine->weights) != engine->sum || !kv_is_whole(engine)))
         return "the canary step gave another result than before";
     return NULL;
 }
@@ -209,8 +208,9 @@ static int serve(struct engine* engine) {
     for (;;) {
         const int peer = accept(engine->listener, NULL, NULL);
         if (peer < 0)
-            return errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED ? 0
-                                                                                     : fail("accept");
+            return errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED
+                       ? 0
+                       : fail("accept");
         const int failed = serve_one(engine, peer);
         close(peer);
         if (failed)
