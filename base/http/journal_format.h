@@ -23,6 +23,9 @@ inline constexpr uint64_t kJournalPage = 4096;
 inline constexpr uint64_t kSlotBytesMin = uint64_t{64} << 10;
 inline constexpr uint32_t kSlotsMax = 1024;
 inline constexpr size_t kMemoBytesMax = 96;
+// A request that so many processes went on with, each of which ended before it had another entry of
+// it, is likely what ends them: the next one ends its connection instead.
+inline constexpr uint32_t kFruitlessMax = 8;
 
 struct JournalHeader {
     uint64_t magic = 0;
@@ -59,10 +62,10 @@ struct SlotState {
 static_assert(std::is_trivially_copyable_v<SlotState> && sizeof(SlotState) == 168);
 
 struct SlotHead {
-    uint64_t serial = 0;  // of its connection; 0: free
-    uint32_t current = 0; // which state counts
-    uint32_t reserved = 0;
-    uint64_t entries = 0; // low half: how many there are; high half: of which request
+    uint64_t serial = 0;    // of its connection; 0: free
+    uint32_t current = 0;   // which state counts
+    uint32_t fruitless = 0; // processes that took over the present request since it last came on
+    uint64_t entries = 0;   // low half: how many there are; high half: of which request
     std::array<SlotState, 2> states{};
 };
 

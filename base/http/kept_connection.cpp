@@ -2,6 +2,7 @@
 #include "base/http/kept_connection.h"
 
 #include "base/http/keeping.h"
+#include "base/log.h"
 
 #include <algorithm>
 #include <cassert>
@@ -22,6 +23,7 @@ void KeptConnection::begin(uint64_t serial, const TcpCount& count) {
     first.in_base = first.in_start = count.taken;
     first.out_start = count.given;
     publish(head().entries, uint64_t{0});
+    head().fruitless = 0;
     commit(first);
     publish(head().serial, serial);
     active_ = true;
@@ -53,6 +55,20 @@ bool KeptConnection::fits(const SlotState& state, const TcpCount& count, uint64_
            state.covered <= entries;
 }
 
+// A request that was read whole is gone on with from here on.
+bool KeptConnection::is_worth_it(const SlotState& state) {
+    if (state.request_bytes == 0 || state.phase == Phase::kAnswered)
+        return true;
+    if (head().fruitless >= kFruitlessMax) {
+        log::error("a request has ended {} processes, or each of them ended before it came on: it "
+                   "is not tried again, its connection is ended",
+                   head().fruitless);
+        return false;
+    }
+    ++head().fruitless;
+    return true;
+}
+
 bool KeptConnection::take_over(const TcpCount& count) {
     const SlotHead& left = head();
     serial_ = left.serial;
@@ -63,7 +79,8 @@ bool KeptConnection::take_over(const TcpCount& count) {
     const uint64_t mark = left.entries;
     entries_ =
         static_cast<uint32_t>(mark) * (mark >> 32 == (state.requests & 0xffffffff) ? 1U : 0U);
-    if (entries_ > layout_.entry_bytes() / sizeof(uint64_t) || !fits(state, count, entries_))
+    if (entries_ > layout_.entry_bytes() / sizeof(uint64_t) || !fits(state, count, entries_) ||
+        !is_worth_it(state))
         return false;
     state_ = state;
     in_total_ = count.taken;
@@ -169,6 +186,7 @@ void KeptConnection::end_request() {
     if (next.in_start == in_total_)
         next.in_base = next.in_start;
     commit(next);
+    head().fruitless = 0;
     wipe_request(at, bytes);
     make_room();
     resumes_ = false;
@@ -182,6 +200,7 @@ void KeptConnection::free_slot() {
     wipe_request(0, std::min(in_used, layout_.in_bytes()));
     head().states = {};
     publish(head().entries, uint64_t{0});
+    head().fruitless = 0;
     active_ = false;
     keeping_->freed(*this);
 }
@@ -221,6 +240,8 @@ void KeptConnection::append(uint64_t entry) {
     std::memcpy(memory_ + layout_.entries_at() + entries_ * sizeof entry, &entry, sizeof entry);
     ++entries_;
     publish(head().entries, (state_.requests & 0xffffffff) << 32 | entries_);
+    if (head().fruitless != 0)
+        head().fruitless = 0;
 }
 
 void KeptConnection::cover(size_t entries, uint32_t stage) {

@@ -32,7 +32,8 @@ class KeptConnection {
     // Begins a slot for a connection that has come so far.
     void begin(uint64_t serial, const TcpCount& count);
     // Takes over a slot that another process has left. False: its contents are not what they must
-    // be; whatever they are, nothing outside the slot is touched.
+    // be, whatever they are nothing outside the slot is touched; or its request has ended, or
+    // outlived, kFruitlessMax processes without coming on.
     bool take_over(const TcpCount& count);
 
     bool active() const { return active_; }
@@ -82,6 +83,7 @@ class KeptConnection {
     char* area(uint64_t at) const { return reinterpret_cast<char*>(memory_ + at); }
     void commit(const SlotState& next);
     bool fits(const SlotState& state, const TcpCount& count, uint64_t entries) const;
+    bool is_worth_it(const SlotState& state);
     void wipe_request(uint64_t inbound_at, uint64_t inbound_bytes);
     void make_room();
     void free_slot();

@@ -27,7 +27,7 @@
  * change that breaks callers. A program may use a library of the same major and the same or a later
  * minor: check berth_api_version() where the library is loaded at run time.
  */
-#define BERTH_API_VERSION 104
+#define BERTH_API_VERSION 105
 
 #if defined(__GNUC__)
 #define BERTH_EXPORT __attribute__((visibility("default")))
@@ -119,6 +119,9 @@ BERTH_EXPORT berth_status berth_tensor_at(const berth_weights* weights, size_t i
 BERTH_EXPORT berth_status berth_tensor_find(const berth_weights* weights, const char* name,
                                             berth_tensor* tensor);
 
+/* What berthd lets this process have in all when it starts: a standby's is small at first. Resize
+ * to it before Ready; commands change it later. 0 without a berthd: nobody limits it. Since 105. */
+BERTH_EXPORT uint64_t berth_granted_bytes(const berth_client* client);
 /* One stable address range of bytes_max (0: all that berthd allows), backed from its start.
  * Resizing also tells berthd what is mapped. */
 BERTH_EXPORT berth_status berth_grant_create(berth_client* client, uint64_t bytes_max,

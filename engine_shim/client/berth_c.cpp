@@ -189,6 +189,10 @@ berth_status berth_tensor_find(const berth_weights* weights, const char* name,
     });
 }
 
+uint64_t berth_granted_bytes(const berth_client* client) {
+    return client->client->welcome().grant_bytes;
+}
+
 berth_status berth_grant_create(berth_client* client, uint64_t bytes_max, berth_grant** grant) {
     return guarded([&]() -> Status {
         if (client == nullptr || grant == nullptr)

@@ -81,6 +81,8 @@ void Step::on(const InstanceRecovered& event) {
         i.overhead_bytes = event.overhead_bytes;
         i.host_bytes = event.host_bytes;
         i.phases = event.phases;
+        if (i.state == InstanceState::kRunning && i.stands_by)
+            i.substate = "Standby";
     }
     const InstanceName name = i.name;
     const bool moved = i.weights && *i.weights != event.weights;

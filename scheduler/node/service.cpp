@@ -209,10 +209,14 @@ void Step::reconcile_service(Instance& i, uint64_t generation) {
         // The record of its promotion was lost, the promotion was not.
         i.stands_by = false;
         i.generation = generation;
+        if (i.substate == "Standby")
+            i.substate.clear();
         dirty(i);
         if (twin == nullptr)
             return;
         twin->stands_by = true;
+        if (twin->state == InstanceState::kRunning && twin->substate.empty())
+            twin->substate = "Standby";
         twin->generation = generation;
         return dirty(*twin);
     }

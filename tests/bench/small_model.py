@@ -14,6 +14,10 @@ from make_model import write_byte_tokenizer  # noqa: E402
 
 LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD, BYTES = 2, 64, 128, 4, 2, 16, 257
 
+CHAT_ML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+           "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+
 
 def _tensors(words):
     yield "model.embed_tokens.weight", (words, HIDDEN)
@@ -32,7 +36,7 @@ def _tensors(words):
     yield "lm_head.weight", (words, HIDDEN)
 
 
-def make_small_model(folder, seed=1, words=BYTES):
+def make_small_model(folder, seed=1, words=BYTES, chat_template=None):
     """More `words` than bytes: most tokens of an answer are text that a stream shows at once."""
     folder.mkdir(parents=True)
     config = {
@@ -44,6 +48,8 @@ def make_small_model(folder, seed=1, words=BYTES):
         "bos_token_id": 0, "eos_token_id": 0}
     (folder / "config.json").write_text(json.dumps(config))
     write_byte_tokenizer(folder, words)
+    if chat_template:
+        (folder / "chat_template.jinja").write_text(chat_template)
     dice, header, data = random.Random(seed), {}, b""
     for name, shape in _tensors(words):
         count = 1

@@ -18,6 +18,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <tuple>
 #include <unistd.h>
 
 namespace berth::http {
@@ -98,9 +99,9 @@ void receive_into(KeptConnection& kept, int fd, bool is_told = true) {
         kept.received(static_cast<size_t>(got));
 }
 
-bool is_ended(int fd) {
+bool is_ended(int fd, int patience_ms = 5000) {
     pollfd end{fd, POLLRDHUP, 0};
-    return ::poll(&end, 1, 5000) == 1;
+    return ::poll(&end, 1, patience_ms) == 1;
 }
 
 TEST(TcpCount, IsExactWhateverThePeerHasDone) {
@@ -387,6 +388,63 @@ TEST_F(TakeOver, WorksAgainAndAgainOnTheSameConnection) {
         pair.ours = std::move(taken[0].socket);
         kept->begin_request(1);
         kept->end_request();
+    }
+}
+
+TEST_F(TakeOver, ARequestThatDoesNotComeOnIsLeftInTheEndAndOthersGoOn) {
+    Pair other = held.connect();
+    auto beside = before->keep(other.ours.get());
+    const uint64_t others_serial = beside->serial();
+    for (auto& [one, ends] : {std::tie(kept, pair), std::tie(beside, other)}) {
+        send_text(ends.theirs.get(), "request");
+        receive_into(*one, ends.ours.get());
+        one->begin_request(7);
+        one->note("memo");
+    }
+    for (uint32_t round = 0; round < 2 * kFruitlessMax; ++round) {
+        beside.reset();
+        auto taken = take_over();
+        const bool is_tried = round < kFruitlessMax;
+        ASSERT_EQ(taken.size(), is_tried ? 2U : 1U) << round;
+        before = after;
+        for (Keeping::TakenOver& one : taken) {
+            const bool is_other = one.kept->serial() == others_serial;
+            (is_other ? beside : kept) = one.kept;
+            (is_other ? other : pair).ours = std::move(one.socket);
+        }
+        ASSERT_NE(beside, nullptr) << round;
+        beside->append(round);
+    }
+    EXPECT_TRUE(is_ended(pair.theirs.get())) << "its client is told";
+    EXPECT_FALSE(is_ended(other.theirs.get(), 0));
+    EXPECT_EQ(beside->entries().size(), 2 * kFruitlessMax);
+}
+
+TEST_F(TakeOver, WhoAsksNothingForLongIsNotLeft) {
+    for (uint32_t round = 0; round < 2 * kFruitlessMax; ++round) {
+        auto taken = take_over();
+        ASSERT_EQ(taken.size(), 1U) << round;
+        before = after;
+        kept = taken[0].kept;
+        pair.ours = std::move(taken[0].socket);
+    }
+}
+
+TEST_F(TakeOver, TheNextRequestOfAConnectionIsTriedAsOftenAsAnyOther) {
+    for (uint32_t round = 0; round < 2 * kFruitlessMax; ++round) {
+        if (round % (kFruitlessMax - 1) == 0) {
+            if (round > 0)
+                kept->end_request();
+            send_text(pair.theirs.get(), "request");
+            receive_into(*kept, pair.ours.get());
+            kept->begin_request(7);
+            kept->note("memo");
+        }
+        auto taken = take_over();
+        ASSERT_EQ(taken.size(), 1U) << round;
+        before = after;
+        kept = taken[0].kept;
+        pair.ours = std::move(taken[0].socket);
     }
 }
 

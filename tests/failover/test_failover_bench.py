@@ -15,10 +15,9 @@ import sys
 import tempfile
 
 import pytest
-from conftest import BIN, ROOT
 
-sys.path.insert(0, str(ROOT / "tests" / "bench"))
-from small_model import make_small_model  # noqa: E402
+from conftest import BIN, ROOT
+from small_model import make_small_model
 
 KILLS = 3
 

@@ -62,12 +62,6 @@ spec: {{standbyOf: chat{number}, standby: {{grant: {standby}}}}}
 """
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def quantile(values, share):
     """The smallest of them that is not less than this share of all."""
     ordered = sorted(values)
@@ -78,13 +72,13 @@ class Bench:
     """One node, its documents, and the lines that are written."""
 
     def __init__(self, chosen, results):
-        from node_under_test import Node  # its folders come from the environment
+        from serving_pair import ServingPair, free_port  # folders come from the environment
         self.chosen, self.results = chosen, results
         self.ports = [free_port() for _ in range(max(2, chosen.pairs))]
         self.vocabulary = json.loads(
             (chosen.model / "config.json").read_text())["vocab_size"]
         self.deadline = time.monotonic() + chosen.seconds
-        self.Node = Node
+        self.Node = ServingPair
 
     def engine(self, name, port, journal):
         words = "".join(f", {word}" for word in self.chosen.engine_args.split())

@@ -43,8 +43,10 @@ std::optional<std::string> Runner::then_service(const Words& words) const {
                            std::to_string(i.generation) + " (" + i.substate + ")";
     if (at(words, 1) == "answers") // as GENERATION
         return !i.stands_by && i.generation == std::stoull(at(words, 3)) ? "" : "it " + is;
-    if (at(words, 1) == "stands") // by
-        return i.stands_by ? "" : "it " + is;
+    if (at(words, 1) == "stands") // by, and is shown so
+        return i.stands_by && (i.state != InstanceState::kRunning || i.substate == "Standby")
+                   ? ""
+                   : "it " + is;
     return std::nullopt;
 }
 

@@ -14,7 +14,8 @@ import threading
 import time
 
 import pytest
-from node_under_test import MODEL, PROMPTS, Node, alive, kill, wait_until
+from node_under_test import MODEL, PROMPTS, alive, kill, wait_until
+from serving_pair import ServingPair, free_port
 
 KILLS = int(os.environ.get("BERTH_KILLS", "12"))
 CLIENTS = int(os.environ.get("BERTH_CLIENTS", "4"))
@@ -45,48 +46,20 @@ spec: {standbyOf: chat}
 """
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Pair(Node):
+class Pair(ServingPair):
     """chat and, unless alone, spare, on one port."""
 
     def __init__(self, alone=False, memory="4Gi"):
         self.port = free_port()
         self.rest = "" if alone else SPARE
+        self.serving = ("chat",) if alone else ServingPair.serving
         super().__init__(memory=memory, policy=self.documents("first"))
-        for name in self.names():
+        for name in self.serving:
             self.wait_state(name, "Running")
         wait_until("somebody answers", lambda: self.active() is not None)
 
     def documents(self, mark):
         return CHAT.format(model=MODEL, port=self.port, mark=mark) + self.rest
-
-    def names(self):
-        return ["chat"] if not self.rest else ["chat", "spare"]
-
-    def shown(self):
-        return [self.instance(name) for name in self.names()]
-
-    def active(self):
-        """Who answers, and has been told so."""
-        for one in self.shown():
-            if one["role"] == "Active" and one["state"] == "Running" and one["connected"]:
-                return one
-        return None
-
-    def standby(self):
-        for one in self.shown():
-            if one["substate"] == "Standby" and one["state"] == "Running" and one["connected"]:
-                return one
-        return None
-
-    def wait_pair(self):
-        wait_until("one answers and one stands by",
-                   lambda: self.active() is not None and self.standby() is not None, 120)
 
     def stream(self, prompt, tokens=TOKENS):
         with Streaming(self.port) as client:
@@ -310,14 +283,6 @@ def test_an_engine_that_dies_while_no_daemon_is_there_is_followed_by_its_standby
     assert not crowd.wrong, crowd.wrong[0]
 
 
-def keeper_pid(node):
-    for pid in node.processes():
-        with open(f"/proc/{pid}/cmdline", "rb") as words:
-            if b"berth-keeper" in words.read():
-                return pid
-    return None
-
-
 def test_any_of_them_killed_in_turn_and_every_stream_is_whole(references):
     dice = random.Random(7)
     with Pair() as node, Crowd(node, references) as crowd:
@@ -331,10 +296,7 @@ def test_any_of_them_killed_in_turn_and_every_stream_is_whole(references):
             elif whom == "standby":
                 kill(node.standby()["pid"])
             elif whom == "keeper":
-                before = keeper_pid(node)
-                kill(before)
-                wait_until("there is another keeper",
-                           lambda: keeper_pid(node) not in (None, before), 30)
+                node.kill_keeper()
             else:
                 node.kill_daemon()
                 time.sleep(dice.uniform(0, 0.5))

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real node with an engine and its standby on a tiny model of random weights: starts in a moment,
+and answers thousands of tokens a second."""
+
+import json
+import time
+
+from node_under_test import wait_until
+from serving_pair import ServingPair, free_port
+
+# A service whose engines end sooner than 2 s after their start, five times in a row, is given up.
+STEADY = 2.2
+
+DOCUMENTS = """\
+kind: Model
+metadata: {{name: tiny}}
+spec: {{path: {model}, pin: true}}
+---
+kind: Instance
+metadata: {{name: chat}}
+spec:
+  model: tiny
+  priorityClassName: online
+  resources: {{requests: {{memory: 64Mi}}, limits: {{memory: 128Mi}}}}
+  restart: Always
+  engine:
+    command: [berth-engine, --served-model-name, tiny, --batch-invariant, --threads, "1"]
+    listen: "127.0.0.1:{port}"
+    environment: {environment}
+"""
+SPARE = """\
+---
+kind: Instance
+metadata: {name: spare}
+spec: {standbyOf: chat}
+"""
+
+
+def completion(prompt, **more):
+    return "/v1/completions", {"model": "tiny", "prompt": prompt, "max_tokens": 40,
+                               "temperature": 0, "ignore_eos": True, **more}
+
+
+def chat(text, **more):
+    return "/v1/chat/completions", {"model": "tiny", "max_tokens": 40, "temperature": 0,
+                                    "messages": [{"role": "user", "content": text}],
+                                    "ignore_eos": True, **more}
+
+
+class TinyPair(ServingPair):
+    def __init__(self, model, alone=False, environment=None):
+        self.port = free_port()
+        self.serving = ("chat",) if alone else ServingPair.serving
+        documents = DOCUMENTS.format(model=model, port=self.port,
+                                     environment=json.dumps(environment or {}))
+        super().__init__(memory="1Gi", policy=documents + ("" if alone else SPARE))
+        self.seen = {}  # pid -> since when it is known to run
+        if alone:
+            wait_until("it answers", self.active)
+        else:
+            self.wait_pair()
+
+    def wait_steady(self):
+        """Both of the pair, up for a while."""
+        def both():
+            found = self.active(), self.standby()
+            for one in found:
+                if one:
+                    self.seen.setdefault(one["pid"], time.monotonic())
+            return all(found) and all(
+                time.monotonic() - self.seen[one["pid"]] > STEADY for one in found) and found
+        return wait_until("one answers and one stands by, for a while", both, 180)

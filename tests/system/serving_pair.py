@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node whose engines share a socket: who answers it, who stands by."""
+
+import json
+import os
+import socket
+
+from node_under_test import Node, call, kill, wait_until
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class ServingPair(Node):
+    """Of these instances one answers, and the others stand by."""
+
+    serving = ("chat", "spare")
+
+    def shown(self):
+        return [self.instance(name) for name in self.serving]
+
+    def _first(self, fits):
+        for one in self.shown():
+            if one["state"] == "Running" and one["connected"] and fits(one):
+                return one
+        return None
+
+    def active(self):
+        """Who answers, and has been told so."""
+        return self._first(lambda one: one["role"] == "Active")
+
+    def standby(self):
+        return self._first(lambda one: one["substate"] == "Standby")
+
+    def wait_pair(self, timeout=120):
+        """The two, as soon as one answers and one stands by."""
+        def both():
+            found = (self.active(), self.standby())
+            return found if all(found) else None
+        return wait_until("one answers and one stands by", both, timeout)
+
+    def told(self):
+        """The reasons of all events."""
+        lines = call(self.connection(), "GET", "/v1/events?since=0")
+        lines = lines.splitlines() if isinstance(lines, str) else [json.dumps(lines)]
+        return [event["reason"] for event in map(json.loads, lines) if "reason" in event]
+
+    def keeper(self):
+        """Its pid, 0 while there is none, and how many descriptors it holds."""
+        pid = self.get("/v1/node")["keeper"]["pid"] or 0
+        try:
+            return pid, len(os.listdir(f"/proc/{pid}/fd"))
+        except OSError:
+            return 0, 0
+
+    def kill_keeper(self):
+        """And waits until another one holds as much: till then berthd alone has it."""
+        pid, held = self.keeper()
+        kill(pid)
+
+        def is_back():
+            now, holds = self.keeper()
+            return now not in (0, pid) and holds >= held
+        wait_until(f"another keeper holds {held} descriptors", is_back, 30)
