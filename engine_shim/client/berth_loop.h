@@ -83,6 +83,9 @@ typedef enum berth_state {
 BERTH_EXPORT berth_status berth_set_state(berth_client* client, berth_state state,
                                           const char* endpoint, const char* reason,
                                           const char* message);
+/* The grant with which this engine gets on at least, told with the next state (also BERTH_FAILED):
+ * a standby is started with no less. Since 105. */
+BERTH_EXPORT berth_status berth_set_grant_least(berth_client* client, uint64_t bytes);
 /* What the next report tells of this engine's work. */
 typedef struct berth_counters {
     size_t size;

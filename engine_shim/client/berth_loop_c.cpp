@@ -114,6 +114,15 @@ void berth_step_ends(berth_client* client) {
     client->client->step_ends();
 }
 
+berth_status berth_set_grant_least(berth_client* client, uint64_t bytes) {
+    return guarded([&]() -> Status {
+        if (client == nullptr)
+            return fail(ErrorCode::kInvalidArgument, "client is NULL");
+        client->client->set_grant_least(bytes);
+        return {};
+    });
+}
+
 berth_status berth_set_state(berth_client* client, berth_state state, const char* endpoint,
                              const char* reason, const char* message) {
     return guarded([&]() -> Status {

@@ -251,6 +251,8 @@ static int begin(struct engine* engine) {
     if (berth_grant_create(engine->client, 0, &engine->grant) != BERTH_OK ||
         !resize(engine, berth_granted_bytes(engine->client)))
         return fail("grant");
+    if (berth_set_grant_least(engine->client, (uint64_t)2 << 20) != BERTH_OK)
+        return fail("least grant");
     engine->sum = sum_of_weights(engine->weights);
     engine->listener = inherited_listener();
     engine->generation = berth_generation(engine->client);
