@@ -111,6 +111,7 @@ InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot
         {"service", kept.service},
         {"standsBy", kept.stands_by},
         {"generation", kept.generation},
+        {"startTookNs", kept.start_took.count()},
         {"disruptionsMs", wall_ms(kept.disruptions)},
     };
     if (kept.came_from)
@@ -145,6 +146,7 @@ Result<RecoveredInstance> instance_from(const InstanceRecord& record) {
     event.service = reader.string("service", "");
     event.stands_by = reader.boolean("standsBy", false);
     event.generation = reader.unsigned_integer("generation", 0);
+    event.start_took = Nanoseconds(reader.integer("startTookNs", 0));
     if (const int64_t since = reader.integer("waitingSinceMs", 0); since > 0)
         event.waiting_since = steady_from(since);
     if (const json::value* times = extra.get_object().if_contains("disruptionsMs");

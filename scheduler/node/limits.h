@@ -25,5 +25,6 @@ inline constexpr Nanoseconds kBackOffFirst = std::chrono::milliseconds(500);
 inline constexpr Nanoseconds kBackOffMax = std::chrono::seconds(30);
 inline constexpr Nanoseconds kCrashWindow = std::chrono::minutes(10);
 inline constexpr size_t kCrashesMax = 5;
+inline constexpr Nanoseconds kAdoptRetryTime = std::chrono::seconds(5);
 
 } // namespace berth::node

@@ -31,7 +31,8 @@ bool is_readier(const Instance& a, const Instance& b) {
     const auto rank = [](const Instance& i) {
         if (!may_act(i))
             return wants_to_start(i) ? 1 : 0;
-        if (i.substate == "Killed" || i.remove_wanted)
+        if (i.substate == "Killed" || i.remove_wanted ||
+            (is_surge(i.name) && i.state != InstanceState::kRunning)) // its document is on trial
             return 0;
         return i.state == InstanceState::kRunning ? 3 : i.state == InstanceState::kStarting ? 2 : 0;
     };
