@@ -35,24 +35,6 @@ bool stays_away(const Instance& i) {
             (i.state == InstanceState::kEvicted && i.held_by == HeldBy::kOperator));
 }
 
-bool is_room(const std::string& reason) {
-    return reason == "InsufficientMemory" || reason == "QuotaExceeded" ||
-           reason == "PreemptExempt" || reason == "DisruptionBudgetExhausted";
-}
-
-std::string state_words(const Instance& i) {
-    std::string text = i.name.value + " is " + std::string(to_string(i.state));
-    if (!i.reason.empty())
-        text += ", " + i.reason;
-    // That it would be tried again is not true of what a rollout ends.
-    return text +
-           (i.message.empty() ? "" : ": " + i.message.substr(0, i.message.rfind("; again in ")));
-}
-
-Error trouble_of(const Instance& i, std::string reason) {
-    return Error{ErrorCode::kFailedPrecondition, state_words(i), std::move(reason), 0};
-}
-
 } // namespace
 
 Instance* Step::Rolling::second(const Rollout& r) const {
@@ -66,59 +48,6 @@ Instance* Step::Rolling::who_serves(const Rollout& r) const {
         if ((name == r.instance || i.service == r.instance.value) && serves(i))
             return &i;
     return nullptr;
-}
-
-// Why it will not become ready. Of who takes the document first everything counts, as nothing
-// forces anybody to wait for it.
-std::optional<Error> Step::Rolling::trouble(const InstanceName& name, TimePoint since,
-                                            bool first) const {
-    const Instance* i = find(name);
-    if (i == nullptr)
-        return Error{ErrorCode::kNotFound, name.value + " is no longer there", "Removed", 0};
-    const bool backs_off = i->state == InstanceState::kPending && i->reason == "BackOff";
-    if (backs_off || (!i->failures.empty() && i->failures.back() > since))
-        return trouble_of(*i, "StartFailed");
-    if (i->state == InstanceState::kFailed || i->state == InstanceState::kSucceeded)
-        return trouble_of(*i, i->reason.empty() ? "Ended" : i->reason);
-    if (i->on_hold && !i->process_alive)
-        return trouble_of(*i, "OnHold");
-    if (i->state == InstanceState::kEvicted && (first || i->held_by == HeldBy::kOperator))
-        return trouble_of(*i, "Preempted");
-    if (!first)
-        return std::nullopt;
-    if (i->state == InstanceState::kPaused || i->state == InstanceState::kSuspended)
-        return trouble_of(*i, "Preempted");
-    if (i->state == InstanceState::kUnkillable)
-        return trouble_of(*i, i->reason);
-    if (i->state == InstanceState::kPending && !i->reason.empty() &&
-        i->reason != "WaitingForReclaim") {
-        Error error = trouble_of(*i, i->reason);
-        if (is_room(i->reason))
-            error.message += missing_words(*find(name));
-        return error;
-    }
-    return std::nullopt;
-}
-
-// By how much the nearest of its devices is too small.
-std::string Step::Rolling::missing_words(Instance& i) const {
-    Board board(step.s_);
-    std::string where;
-    uint64_t least = UINT64_MAX;
-    for (const Board::Row& row : board.rows()) {
-        if (!Board::is_candidate(i, row) || row.device->cordoned)
-            continue;
-        const uint64_t need = board.need_bytes(i, row);
-        const uint64_t missing = need > row.free_bytes ? need - row.free_bytes : 0;
-        if (missing < least) {
-            least = missing;
-            where = row.device->id.value;
-        }
-    }
-    if (where.empty() || least == 0)
-        return "";
-    return "; on " + where + " " + format_bytes(least) + " are missing (" + std::to_string(least) +
-           " bytes)";
 }
 
 bool Step::Rolling::watch() {
@@ -153,7 +82,9 @@ bool Step::Rolling::go_on(Rollout& r) {
 
 bool Step::Rolling::start(Rollout& r) {
     if (const auto why = trouble(r.first, r.started, true)) {
-        if (r.may_stop && r.surge && is_room(why->reason)) {
+        if (const Room room = make_room(r); room != Room::kNone)
+            return room == Room::kAsked;
+        if (r.may_stop && r.surge && is_for_room(why->reason)) {
             r.first = InstanceName();
             r.surge_stays = false;
             enter(r, RolloutPhase::kReplacing,

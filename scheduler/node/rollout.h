@@ -35,12 +35,13 @@ struct Rollout {
     InstanceName first;
     bool surge = false;
     bool surge_stays = false;
-    bool paused = false;   // it does not hand over until it is resumed
-    bool may_stop = false; // in place, if there is no room beside the old one
-    bool undo = false;     // an operator wants it undone
-    bool adopted = false;  // the documents say what it has come to
-    std::string cause;     // the operator's words
-    std::string reason;    // of its failure, CamelCase
+    bool paused = false;    // it does not hand over until it is resumed
+    bool may_stop = false;  // in place, if there is no room beside the old one
+    bool made_room = false; // the old one was asked for what it has beyond its request
+    bool undo = false;      // an operator wants it undone
+    bool adopted = false;   // the documents say what it has come to
+    std::string cause;      // the operator's words
+    std::string reason;     // of its failure, CamelCase
     std::string message;
     TimePoint started, since;            // since: of the phase
     std::optional<TimePoint> stopped_at; // in place: nobody answers since
@@ -56,6 +57,9 @@ struct Rollout {
     bool is_in_place() const { return first.empty(); }
 };
 using Rollouts = std::map<InstanceName, Rollout>; // the last one of each instance
+
+// It gives back a part of its grant for the one beside it; no more than that is taken from it.
+bool gives_room(const Rollouts& rollouts, const InstanceName& name);
 
 // "chat~next": no document can have that name.
 InstanceName surge_name(const InstanceName& of);

@@ -56,6 +56,12 @@ InstanceName surge_name(const InstanceName& of) {
     return InstanceName(of.value + std::string(kSurgeSuffix));
 }
 
+bool gives_room(const Rollouts& rollouts, const InstanceName& name) {
+    const auto found = rollouts.find(name);
+    return found != rollouts.end() && found->second.made_room &&
+           found->second.phase == RolloutPhase::kStarting;
+}
+
 bool is_surge(const InstanceName& name) {
     return name.value.ends_with(kSurgeSuffix);
 }

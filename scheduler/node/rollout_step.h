@@ -11,6 +11,11 @@
 // as for every changed document.
 namespace berth::node {
 
+// "NAME is Failed, CrashLoop: ..."
+std::string state_words(const Instance& i);
+// Whether a refusal is one for want of room.
+bool is_for_room(const std::string& reason);
+
 struct Step::Rolling {
     Step& step;
 
@@ -54,7 +59,14 @@ struct Step::Rolling {
     Instance* second(const Rollout& r) const; // who takes the document last
     Instance* who_serves(const Rollout& r) const;
     std::optional<Error> trouble(const InstanceName& name, TimePoint since, bool first) const;
-    std::string missing_words(Instance& i) const;
+    struct Missing {
+        DeviceId device;
+        uint64_t bytes = UINT64_MAX;
+    };
+    Missing missing(const Instance& i, const DeviceId& only) const;
+    std::string missing_words(const Instance& i) const;
+    enum class Room { kNone, kComes, kAsked };
+    Room make_room(Rollout& r);
 };
 
 } // namespace berth::node

@@ -73,7 +73,7 @@ std::string wait_for_twin(const NodeState& state, const Instance& i) {
     if (i.stands_by || !i.restart_wanted)
         return {};
     const Instance* twin = twin_of(state, i);
-    if (twin == nullptr || is_warm(*twin) || twin->on_hold)
+    if (twin == nullptr || is_warm(*twin) || twin->on_hold || twin->remove_wanted)
         return {};
     if (twin->state == InstanceState::kFailed)
         return "its standby " + twin->name.value + " failed with the new document (" +

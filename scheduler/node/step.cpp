@@ -43,9 +43,8 @@ std::vector<Action> Step::run(const Event& event) {
     if (s_.ready && !s_.stopping)
         watch_drains();
     if (plans_) {
-        (void)Rolling{*this}.watch();
         schedule();
-        if (Rolling{*this}.watch()) // one that could not be placed, say
+        for (int n = 0; n < 3 && Rolling{*this}.watch(); ++n)
             schedule();
         if (s_.ready && !s_.stopping) {
             schedule_tiers();
