@@ -43,6 +43,14 @@ InstanceRecovered durable(const Instance& i) {
     return kept;
 }
 
+Rollout durable(const Rollout& rollout) {
+    Rollout kept = rollout;
+    kept.said = policies::InstanceSpec();
+    kept.standby.reset();
+    kept.retry.reset();
+    return kept;
+}
+
 WeightsAdopted durable(const WeightSet& set) {
     WeightsAdopted kept;
     kept.id = set.id;

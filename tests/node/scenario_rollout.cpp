@@ -35,7 +35,8 @@ std::optional<std::string> Runner::when_rollout(const Words& words) {
             return read.error().message;
         ask.instance = InstanceName(words[2]);
         ask.pause = has(words, "paused");
-        const policies::InstanceSpec* spec = read->find_instance(words[2].substr(0, words[2].find('~')));
+        const policies::InstanceSpec* spec =
+            read->find_instance(words[2].substr(0, words[2].find('~')));
         if (spec == nullptr)
             return "no such instance there";
         ask.spec = *spec;

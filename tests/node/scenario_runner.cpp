@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/node/scenario_runner.h"
+#include "scheduler/node/durable.h"
 #include "scheduler/node/tiers.h"
 #include "tests/node/scenario_words.h"
 
@@ -94,7 +95,7 @@ std::string Runner::event(const Event& event) {
         else if (const auto* copy = std::get_if<StartCopy>(&action))
             copy_ = *copy;
         else if (const auto* rollout = std::get_if<PersistRollout>(&action))
-            recorded_[rollout->rollout.instance] = rollout->rollout;
+            recorded_[rollout->rollout.instance] = durable(rollout->rollout);
         else if (const auto* forget = std::get_if<ForgetRollout>(&action))
             recorded_.erase(forget->instance);
         actions_.push_back(action);
