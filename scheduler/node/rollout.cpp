@@ -14,8 +14,8 @@ namespace {
 
 // It answers, and has been told to.
 bool serves(const Instance& i) {
-    return i.state == InstanceState::kRunning && may_act(i) && !i.stands_by && !i.serve_timer &&
-           (i.session || is_plain_process(i));
+    return i.state == InstanceState::kRunning && i.substate != "Killed" && may_act(i) &&
+           !i.stands_by && !i.serve_timer && (i.session || is_plain_process(i));
 }
 
 // Its process is what its document says.
@@ -176,12 +176,13 @@ bool Step::Rolling::replace(Rollout& r) {
     return true;
 }
 
-// Whoever serves with the new document does until the other is ready with the one before.
+// Whoever serves with the new document does until the other is ready with the one before; also
+// where an operator keeps that one away.
 bool Step::Rolling::revert(Rollout& r) {
     const Instance* i = find(r.instance);
     const Instance* surge = r.surge ? find(surge_name(r.instance)) : nullptr;
     const bool away = stays_away(*i);
-    if (r.surge_stays && (surge == nullptr || stays_away(*surge) || is_up(*i) || away)) {
+    if (r.surge_stays && (surge == nullptr || stays_away(*surge) || is_up(*i))) {
         r.surge_stays = false;
         apply(r);
         return true;

@@ -101,6 +101,12 @@ void Step::Rolling::asked(const OperatorRollout& event) {
     pause(event, std::move(operation), found->second);
 }
 
+// Who stands by for it, as the documents want it; not one that is leaving.
+const Instance* Step::Rolling::standby(const Instance& i) const {
+    const InstanceSpec* spec = standby_of(step.s_.documents, i.name.value);
+    return spec == nullptr ? nullptr : find(InstanceName(spec->name));
+}
+
 // What speaks against beginning one.
 std::optional<Error> Step::Rolling::refusal(const OperatorRollout& event, const Instance& i) const {
     const std::string name = i.name.value;
@@ -130,6 +136,10 @@ std::optional<Error> Step::Rolling::refusal(const OperatorRollout& event, const 
         return precondition(name + " is being removed", "Removed");
     if (!i.process_alive || is_same_process(step.s_, i.spec, event.spec))
         return std::nullopt;
+    if (i.on_hold)
+        return precondition(name + " is on hold, and would not be started again: `berth release " +
+                                name + "` first",
+                            "OnHold");
     if (i.operation)
         return precondition(name + ": operation " + i.operation->value +
                                 " is under way; wait for it",
@@ -138,7 +148,7 @@ std::optional<Error> Step::Rolling::refusal(const OperatorRollout& event, const 
         return precondition(name + " cannot be replaced while it serves: " + why +
                                 "; --in-place stops it first: " + gap_words(step.s_, i),
                             "NeedsInPlace");
-    const Instance* twin = twin_of(step.s_, i);
+    const Instance* twin = standby(i);
     const bool runs = (i.state == InstanceState::kRunning && (i.session || is_plain_process(i))) ||
                       (twin != nullptr && twin->state == InstanceState::kRunning && twin->session);
     if (!runs)
@@ -155,7 +165,7 @@ std::string Step::Rolling::plan_words(const OperatorRollout& event, const Instan
     if (event.in_place)
         return name +
                " is stopped and started again with the new document: " + gap_words(step.s_, i);
-    const Instance* twin = twin_of(step.s_, i);
+    const Instance* twin = standby(i);
     if (twin != nullptr)
         return (i.stands_by ? name : twin->name.value) +
                ", which stands by, starts again with the new document first; when it is ready, it "
@@ -218,7 +228,7 @@ void Step::Rolling::begin(const OperatorRollout& event, Operation operation, boo
     r.started = step.now_;
     if (const InstanceSpec* other = standby_of(step.s_.documents, i->name.value))
         r.standby = *other;
-    const Instance* twin = twin_of(step.s_, *i);
+    const Instance* twin = standby(*i);
     if (!event.in_place && twin != nullptr) {
         r.first = i->stands_by ? i->name : twin->name;
     } else if (!event.in_place) {

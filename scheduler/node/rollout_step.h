@@ -56,6 +56,7 @@ struct Step::Rolling {
     void tell(const Rollout& r, bool warning, const char* reason, const std::string& words);
 
     Instance* find(const InstanceName& name) const { return step.find(name); }
+    const Instance* standby(const Instance& i) const;
     Instance* second(const Rollout& r) const; // who takes the document last
     Instance* who_serves(const Rollout& r) const;
     std::optional<Error> trouble(const InstanceName& name, TimePoint since, bool first) const;

@@ -57,7 +57,7 @@ void Judge::check_unharmed(const node::Rollout& r, const node::ProcessRef& servi
         const auto found = state().instances.find(command->instance);
         if (found != state().instances.end() && serving && found->second.process == serving &&
             found->second.held_by == node::HeldBy::kNobody &&
-            command->instance != node::surge_name(r.instance))
+            command->instance != r.first) // which had the new document when it took over
             stage_.wrong("rollout-harm", text_of(r) + " ends, and so does " +
                                              command->instance.value +
                                              ", which has served all the time");
