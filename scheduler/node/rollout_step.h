@@ -34,7 +34,6 @@ struct Step::Rolling {
     void answer_begun(const Operation& operation, const std::string& before);
     void pause(const OperatorRollout& event, Operation operation, Rollout& r);
     void undo(const OperatorRollout& event, Operation operation, Rollout& r);
-    bool undo_complete(const OperatorRollout& event, Operation& operation, Rollout& r);
     std::optional<Error> refusal(const OperatorRollout& event, const Instance& i) const;
     std::string plan_words(const OperatorRollout& event, const Instance& i) const;
 

@@ -139,8 +139,8 @@ class Runner {
     std::vector<Action> actions_; // since the last `when`
     std::map<TimerId, TimePoint> timers_;
     std::map<OperationId, Operation> done_;
-    policies::Documents documents_; // as they were applied last
-    Rollouts recorded_;             // as they were written down last
+    policies::Documents documents_;                // as they were applied last
+    Rollouts recorded_;                            // as they were written down last
     std::map<InstanceName, SendCommand> commands_; // the last one to each
     LoadId load_{}, earlier_load_{};
     StartCopy copy_;    // the last one

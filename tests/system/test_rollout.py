@@ -11,7 +11,7 @@ import os
 import subprocess
 
 import pytest
-from node_under_test import BIN, PROMPTS, Refused, kill, wait_until
+from node_under_test import BIN, PROMPTS, Refused, call, kill, wait_until
 from test_standby import Crowd, Pair
 
 ROLLOUTS = int(os.environ.get("BERTH_ROLLOUTS", "3"))
@@ -43,7 +43,7 @@ class Short(Crowd):
 
 def berth(node, *words):
     return subprocess.run([BIN / "berth", "--admin", node.root / "run/admin.sock", *words],
-                          capture_output=True, text=True, timeout=300, check=False)
+                          capture_output=True, stdin=subprocess.DEVNULL, text=True, timeout=300, check=False)
 
 
 def write(node, mark, **changed):
@@ -171,7 +171,6 @@ def test_in_place_says_what_it_costs_and_requests_wait_meanwhile(references):
 
 def refusal(node, target, text):
     with pytest.raises(Refused) as refused:
-        from node_under_test import call
         call(node.connection(), "POST", target, text, {"Content-Type": "application/yaml"})
     return refused.value.status, refused.value.body["reason"], refused.value.body["message"]
 
