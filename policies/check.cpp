@@ -123,7 +123,6 @@ bool outranks(const PriorityClass& one, const PriorityClass& other, const Policy
            one.value - other.value >= policy.preemption.min_priority_delta;
 }
 
-// A standby is what the other is, but for its name and its devices.
 Status complete_standby(InstanceSpec& one, const Documents& documents) {
     const std::string field = instance_field(one, "standbyOf");
     const InstanceSpec* active = documents.find_instance(one.standby_of);
@@ -145,17 +144,7 @@ Status complete_standby(InstanceSpec& one, const Documents& documents) {
                       field + "Instance '" + active->name + "' (" + active->origin.text() +
                           ") has no engine.listen with driver berth: only a socket that berthd "
                           "holds can be taken over");
-    InstanceSpec made = *active;
-    made.name = one.name;
-    made.standby_of = one.standby_of;
-    made.standby_grant = one.standby_grant;
-    made.origin = one.origin;
-    made.standby_mark = one.standby_mark;
-    if (!one.devices.empty()) {
-        made.devices = one.devices;
-        made.devices_mark = one.devices_mark;
-    }
-    one = std::move(made);
+    one = standby_for(one, *active);
     return {};
 }
 
@@ -172,6 +161,20 @@ Status check_listen(const InstanceSpec& one, const Documents& documents) {
 }
 
 } // namespace
+
+InstanceSpec standby_for(const InstanceSpec& one, const InstanceSpec& active) {
+    InstanceSpec made = active;
+    made.name = one.name;
+    made.standby_of = one.standby_of;
+    made.standby_grant = one.standby_grant;
+    made.origin = one.origin;
+    made.standby_mark = one.standby_mark;
+    if (!one.devices.empty()) {
+        made.devices = one.devices;
+        made.devices_mark = one.devices_mark;
+    }
+    return made;
+}
 
 Status check_documents(Documents& documents) {
     const PolicySpec policy = documents.effective_policy();

@@ -24,6 +24,8 @@ bool is_record(const node::Action& action) {
            std::holds_alternative<node::PersistOperation>(action) ||
            std::holds_alternative<node::PersistWeights>(action) ||
            std::holds_alternative<node::PersistDevice>(action) ||
+           std::holds_alternative<node::PersistRollout>(action) ||
+           std::holds_alternative<node::ForgetRollout>(action) ||
            std::holds_alternative<node::ForgetInstance>(action);
 }
 

@@ -6,6 +6,7 @@
 #include "scheduler/act/confirm.h"
 #include "scheduler/act/proc.h"
 #include "scheduler/act/record_mapping.h"
+#include "scheduler/act/rollout_record.h"
 
 #include <fmt/format.h>
 
@@ -164,6 +165,10 @@ std::optional<StoreWrite> NodeActor::record_of(const node::Action& action) {
         return cordon_record(persist->device);
     if (const auto* persist = std::get_if<node::PersistOperation>(&action))
         return to_record(context_.operations.for_record(persist->operation));
+    if (const auto* persist = std::get_if<node::PersistRollout>(&action))
+        return to_record(persist->rollout);
+    if (const auto* forget = std::get_if<node::ForgetRollout>(&action))
+        return no_rollout(forget->instance);
     if (const auto* emit = std::get_if<node::EmitEvent>(&action)) {
         log::info("event object={} reason={} {}", emit->object, emit->reason, emit->message);
         return context_.events.add(emit->warning, emit->object, emit->reason, emit->message);
@@ -281,6 +286,11 @@ struct NodeActor::ByKind {
     void operator()(const node::PersistWeights& persist) const { actor.persist_pin(persist.set); }
     void operator()(const node::PersistDevice&) const {}
     void operator()(const node::PersistOperation&) const {}
+    void operator()(const node::PersistRollout&) const {}
+    void operator()(const node::ForgetRollout&) const {}
+    void operator()(const node::AdoptDocument& adopt) const {
+        actor.context_.adopt_document(adopt.spec);
+    }
     void operator()(const node::OperationDone& done) const { actor.operation_done(done.operation); }
     void operator()(const node::EmitEvent&) const {}
     void operator()(const node::Decision&) const {}

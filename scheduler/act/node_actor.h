@@ -110,6 +110,7 @@ class NodeActor final : public DecisionLoop::Actor {
     void recover_instances(const StoredState& stored, Recovery& recovery);
     void recover_operations(const StoredState& stored, Recovery& recovery);
     void adopt_process(node::InstanceRecovered& event);
+    void recover_rollouts(const StoredState& stored);
 
     NodeContext& context_;
     DecisionLoop loop_;

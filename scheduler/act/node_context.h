@@ -16,6 +16,7 @@
 #include "scheduler/node/tiers.h"
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -66,6 +67,8 @@ struct NodeContext {
     NodeMetrics metrics;
     std::deque<DecisionRecord> decisions; // the newest kDecisionsMax, oldest first
     static constexpr size_t kDecisionsMax = 200;
+    // Keeps what a rollout has come to as the instance's document; set once, as the loop.
+    std::function<void(const policies::InstanceSpec&)> adopt_document;
     DecisionLoop* loop = nullptr; // set once, before anything runs
 
     const node::NodeState& state() const { return loop->state(); }

@@ -2,7 +2,7 @@
 #include "scheduler/act/record_mapping.h"
 
 #include "base/json.h"
-#include "scheduler/act/event_log.h"
+#include "scheduler/act/wall_time.h"
 #include "scheduler/node/durable.h"
 
 #include <fmt/format.h>
@@ -34,22 +34,11 @@ Result<json::value> parse_or_empty(const std::string& text, std::string_view wha
     return json::parse(text, what);
 }
 
-// Steady time does not survive a process: it is kept as wall-clock time, and read back as an age.
-int64_t wall_ms(node::TimePoint at) {
-    const auto age = std::chrono::steady_clock::now() - at;
-    return wall_clock_ms() - std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
-}
-
-json::array wall_ms(const std::vector<node::TimePoint>& times) {
+json::array all_wall_ms(const std::vector<node::TimePoint>& times) {
     json::array written;
     for (node::TimePoint at : times)
         written.emplace_back(wall_ms(at));
     return written;
-}
-
-node::TimePoint steady_from(int64_t wall_time_ms) {
-    const int64_t age = std::max<int64_t>(0, wall_clock_ms() - wall_time_ms);
-    return std::chrono::steady_clock::now() - std::chrono::milliseconds(age);
 }
 
 std::vector<node::DeviceId> devices_from(const std::string& text) {
@@ -111,7 +100,8 @@ InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot
         {"service", kept.service},
         {"standsBy", kept.stands_by},
         {"generation", kept.generation},
-        {"disruptionsMs", wall_ms(kept.disruptions)},
+        {"startTookNs", kept.start_took.count()},
+        {"disruptionsMs", all_wall_ms(kept.disruptions)},
     };
     if (kept.came_from)
         extra["cameFrom"] = node::to_string(*kept.came_from);
@@ -145,6 +135,7 @@ Result<RecoveredInstance> instance_from(const InstanceRecord& record) {
     event.service = reader.string("service", "");
     event.stands_by = reader.boolean("standsBy", false);
     event.generation = reader.unsigned_integer("generation", 0);
+    event.start_took = Nanoseconds(reader.integer("startTookNs", 0));
     if (const int64_t since = reader.integer("waitingSinceMs", 0); since > 0)
         event.waiting_since = steady_from(since);
     if (const json::value* times = extra.get_object().if_contains("disruptionsMs");

@@ -9,6 +9,7 @@
 #include "scheduler/act/deep_hash.h"
 #include "scheduler/act/find_process.h"
 #include "scheduler/act/record_mapping.h"
+#include "scheduler/act/rollout_record.h"
 #include "scheduler/node/durable.h"
 
 #include <fmt/format.h>
@@ -55,6 +56,7 @@ Result<Recovery> NodeActor::recover(const std::vector<node::DeviceSeen>& devices
     adopt_lost(stored);
     recover_instances(stored, recovery);
     recover_operations(stored, recovery);
+    recover_rollouts(stored);
     return recovery;
 }
 
@@ -236,6 +238,17 @@ void NodeActor::recover_operations(const StoredState& stored, Recovery& recovery
             continue;
         ++recovery.operations;
         context_.post(node::OperationRecovered{std::move(operation)});
+    }
+}
+
+void NodeActor::recover_rollouts(const StoredState& stored) {
+    for (const MetaRecord& record : stored.meta) {
+        if (!is_rollout(record))
+            continue;
+        if (auto rollout = rollout_from(record))
+            context_.post(node::RolloutRecovered{std::move(*rollout)});
+        else
+            log::error("{}; its documents are what they were", rollout.error().message);
     }
 }
 

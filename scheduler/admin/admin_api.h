@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/http/router.h"
+#include "base/http/task_group.h"
 #include "scheduler/act/node_actor.h"
 #include "scheduler/act/policy_book.h"
 #include "scheduler/admin/access.h"
@@ -31,7 +32,7 @@ class AdminApi {
         std::string version;
         int64_t started_ms = 0;
     };
-    explicit AdminApi(Parts parts) : parts_(std::move(parts)), audit_(parts_.context) {}
+    explicit AdminApi(Parts parts);
     AdminApi(const AdminApi&) = delete;
     AdminApi& operator=(const AdminApi&) = delete;
 
@@ -58,6 +59,7 @@ class AdminApi {
     void add_event_routes(http::Router& router);
     void add_policy_routes(http::Router& router);
     void add_instance_routes(http::Router& router);
+    void add_rollout_routes(http::Router& router);
 
     boost::asio::awaitable<http::Response> node(http::Request request);
     boost::asio::awaitable<http::Response> devices(http::Request request);
@@ -93,6 +95,12 @@ class AdminApi {
     boost::asio::awaitable<http::Response> get_instance(http::Request request);
     boost::asio::awaitable<http::Response> put_instance(http::Request request);
     boost::asio::awaitable<http::Response> delete_instance(http::Request request);
+    boost::asio::awaitable<http::Response> roll_out(http::Request request);
+    boost::asio::awaitable<http::Response> rollout_asked(http::Request request,
+                                                         node::OperatorRollout::Verb verb);
+    boost::asio::awaitable<http::Response> get_rollout(http::Request request);
+    boost::asio::awaitable<http::Response> rollouts(http::Request request);
+    boost::asio::awaitable<void> adopt(policies::InstanceSpec spec);
     // The tag of an instance's document; "": there is none.
     std::string tag_of_instance(const std::string& name) const;
     boost::asio::awaitable<Status> commit_documents(PolicyBook::Change change, std::string words);
@@ -115,6 +123,7 @@ class AdminApi {
     class PolicyTurn;            // while one lives, policy_busy_
     bool policy_busy_ = false;
     Signal policy_free_{parts_.context.io};
+    http::TaskGroup tasks_{parts_.context.io}; // the last: what runs uses all of this
 };
 
 } // namespace berth

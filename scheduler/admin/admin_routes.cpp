@@ -75,6 +75,12 @@ asio::awaitable<Response> answered(Response response) {
 
 } // namespace
 
+AdminApi::AdminApi(Parts parts) : parts_(std::move(parts)), audit_(parts_.context) {
+    parts_.context.adopt_document = [this](const policies::InstanceSpec& spec) {
+        tasks_.start("adopt " + spec.name, adopt(spec));
+    };
+}
+
 std::optional<Response> AdminApi::refused(policies::Role role, const Request& request) {
     Caller caller = parts_.access.identify(request);
     Status may = parts_.access.allows(caller, role, request);
@@ -135,6 +141,7 @@ http::Router AdminApi::routes() {
     add_event_routes(router);
     add_policy_routes(router);
     add_instance_routes(router);
+    add_rollout_routes(router);
     return router;
 }
 

@@ -53,8 +53,8 @@ std::string body_words(const http::Request& request) {
     const std::string* type = request.headers.find("Content-Type");
     bool is_short = request.body.size() <= kBodyShownMax;
     // Documents hold environments, and these may hold what only their reader should see.
-    bool is_document =
-        request.method == "PUT" || (type != nullptr && type->find("yaml") != std::string::npos);
+    bool is_document = request.method == "PUT" || request.path.ends_with(":rollout") ||
+                       (type != nullptr && type->find("yaml") != std::string::npos);
     if (is_short && !is_document)
         return fmt::format(" body=\"{}\"", shown(request.body, kBodyShownMax));
     return fmt::format(" body-bytes={} body-sha256={:.16}", request.body.size(),

@@ -105,6 +105,16 @@ Result<Drain> read_drain(std::string_view body) {
     return out;
 }
 
+Result<Rollout> read_rollout(std::string_view body) {
+    BERTH_ASSIGN(json::value document, document_of(body));
+    json::Reader reader(document, kWhat);
+    Rollout out;
+    take_common(reader, out);
+    out.in_place = reader.boolean("inPlace", false);
+    BERTH_TRY(reader.finish());
+    return out;
+}
+
 Result<Need> read_need(std::string_view body) {
     BERTH_ASSIGN(json::value document, document_of(body));
     json::Reader reader(document, kWhat);

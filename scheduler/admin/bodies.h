@@ -41,6 +41,15 @@ struct Drain {
 };
 Result<Drain> read_drain(std::string_view body);
 
+// Of pauseRollout, resumeRollout, undoRollout.
+struct Rollout {
+    std::string reason;
+    std::string request_id;
+    bool dry_run = false;
+    bool in_place = false; // undo
+};
+Result<Rollout> read_rollout(std::string_view body);
+
 // A question to the planner: what if a class needed so many bytes.
 struct Need {
     std::string class_name;

@@ -5,6 +5,7 @@
 #include "policies/difference.h"
 #include "policies/yaml.h"
 #include "scheduler/admin/absent.h"
+#include "scheduler/admin/instance_document.h"
 #include "scheduler/admin/policy_turn.h"
 #include "scheduler/admin/views.h"
 #include "scheduler/admin/wait.h"
@@ -35,73 +36,11 @@ bool wants_yaml(const Request& request) {
     return accept != nullptr && accept->find("yaml") != std::string::npos;
 }
 
-// JSON writes a character beyond the first 65536 as a pair of escapes, which YAML does not know:
-// the character itself takes their place. All else keeps its line.
-std::string with_pairs_joined(std::string text) {
-    constexpr size_t kPair = 12; // "\ud83d\udc0b"
-    for (size_t at = 0; (at = text.find('\\', at)) != std::string::npos;) {
-        const std::string_view pair = std::string_view(text).substr(at, kPair);
-        const bool is_pair = pair.size() == kPair && pair[1] == 'u' &&
-                             (pair[2] == 'd' || pair[2] == 'D') && pair.substr(6, 2) == "\\u";
-        const auto joined = is_pair ? json::parse("\"" + std::string(pair) + "\"", "a character")
-                                    : Result<json::value>(json::value());
-        if (joined && joined->is_string())
-            text.replace(at, kPair, std::string_view(joined->get_string()));
-        at += 2; // past what is escaped, or at least past the character's beginning
-    }
-    return text;
-}
-
-// The body as the reader of YAML takes it.
-Result<std::string> text_of(const Request& request) {
-    const std::string* type = request.headers.find("Content-Type");
-    if (type == nullptr || !type->starts_with("application/json"))
-        return request.body;
-    BERTH_TRY(json::parse(request.body, "the request's body"));
-    return with_pairs_joined(request.body);
-}
-
-// What is in the documents, for people: "ColocationPolicy, 2 of kind Model".
-std::string kinds_of(const policies::Documents& documents) {
-    std::string words;
-    const auto add = [&words](const std::string& more) {
-        words += (words.empty() ? "" : ", ") + more;
-    };
-    if (documents.node)
-        add("a Node");
-    if (documents.policy)
-        add("a ColocationPolicy");
-    if (!documents.models.empty())
-        add(fmt::format("{} of kind Model", documents.models.size()));
-    if (!documents.instances.empty())
-        add(fmt::format("{} of kind Instance", documents.instances.size()));
-    return words.empty() ? "none" : words;
-}
-
-Status check_is(const policies::Documents& documents, const std::string& name,
-                const std::string& file) {
-    const bool others = documents.node || documents.policy || !documents.models.empty();
-    if (others || documents.instances.size() != 1)
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("{}: expected one document, of kind Instance; found: {} (several "
-                                "together go to PUT /v1/policy, as `berth apply` sends them)",
-                                file, kinds_of(documents)),
-                    "InvalidDocument");
-    const policies::InstanceSpec& found = documents.instances.front();
-    if (found.name == name)
-        return {};
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{}: field 'metadata.name': '{}', but the path names '{}'; they must "
-                            "be the same",
-                            found.origin.text(), found.name, name),
-                "NameMismatch");
-}
-
 Result<Update> update_of(const PolicyBook& book, const Request& request, const std::string& name) {
     const std::string file = query_of(request, "file", "request");
-    BERTH_ASSIGN(const std::string text, text_of(request));
+    BERTH_ASSIGN(const std::string text, instance_text(request));
     BERTH_ASSIGN(const policies::Documents sent, policies::parse_fragment(text, file));
-    BERTH_TRY(check_is(sent, name, file));
+    BERTH_TRY(check_is_instance(sent, name, file));
     Update update;
     BERTH_ASSIGN(update.change, book.prepare({{file, text}}));
     const policies::InstanceSpec& after = *update.change.after->documents.find_instance(name);
@@ -186,6 +125,7 @@ asio::awaitable<Response> AdminApi::get_instance(Request request) {
         shown["etag"] = tag;
         shown["removing"] = found->second.remove_wanted;
         views::add_start(shown, parts_.context, found->second);
+        views::add_rollout(shown, parts_.context.state(), found->second);
         response = http::json_response(shown);
     }
     if (!tag.empty())

@@ -37,6 +37,9 @@ std::optional<json::object> weights_line(const NodeContext& context, const Weigh
 json::object instance(const node::Instance& instance, node::TimePoint now);
 // startedBy: "forked", or "exec" and execBecause; both empty where another berthd started it.
 void add_start(json::object& shown, const NodeContext& context, const node::Instance& instance);
+// Of the instance or, of one that stands by, of whom it stands by for.
+void add_rollout(json::object& shown, const node::NodeState& state, const node::Instance& instance);
+json::object rollout(const node::Rollout& rollout, node::TimePoint now);
 json::object operation(const OperationEntry& entry);
 json::object event(const EventRecord& record);
 

@@ -69,6 +69,8 @@ constexpr const char* kExamples =
     "  berth plan weights /models/qwen3-8b --tp 2    what each rank would get\n"
     "  berth diff policy.yaml                        what applying it would change\n"
     "  berth apply -f policy.yaml                    change the policy of a running node\n"
+    "  berth rollout chat -f chat-2.yaml --wait      replace it while it serves\n"
+    "  berth rollout undo chat                       back to the document before\n"
     "  berth delete instance nightly --wait          end what was applied, and forget it\n"
     "  berth plan --class online --memory 8Gi        what would give way\n"
     "  berth explain nightly                         why it waits, or why it is where it is\n"
@@ -144,6 +146,7 @@ void add_changes(CLI::App& app, const WordsPtr& words) {
     common(again, "The instance");
     again->add_option("--reason", w->change.reason, "Why, for the records");
     add_services(app, words);
+    add_rollout(app, words);
     CLI::App* in = add_command(app, "load", "Load a model's weights, once for all", words,
                                [w](const Session& s) { return load(s, w->change); });
     common(in, "A Model of the policy, or a checkpoint's folder (with a '/')");

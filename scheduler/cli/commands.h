@@ -88,6 +88,22 @@ Status apply(const Session& session, const PolicyOptions& options);
 // What applying the files would change.
 Status diff(const Session& session, const PolicyOptions& options);
 Status show_policy(const Session& session);
+// A changed document for an instance that goes on serving.
+struct RolloutOptions {
+    std::string name;
+    std::string file; // "-": stdin
+    std::string reason, request_id;
+    std::string timeout; // of waiting
+    uint64_t unavailable_max = 0;
+    bool pause = false, in_place = false;
+    bool wait = false, dry_run = false;
+    bool watch = true; // status
+};
+Status rollout(const Session& session, const RolloutOptions& options);
+Status rollout_status(const Session& session, const RolloutOptions& options);
+// `verb` is pause, resume or undo.
+Status change_rollout(const Session& session, const std::string& verb,
+                      const RolloutOptions& options);
 // What would happen if these instances came, or a class needed so many bytes.
 struct WhatIfOptions {
     std::vector<std::string> files; // "-": stdin; else:
@@ -120,6 +136,8 @@ Result<json::object> wait_for(const AdminClient& client, const std::string& id,
 // Begins an operation by POST.
 Result<json::object> begin(const AdminClient& client, const std::string& target,
                            const json::object& body);
+// As it is, with its phases; one that failed at once is told as an error, by main.
+void print_operation(const Session& session, const json::object& operation);
 // The error of a failed operation.
 Status outcome_of(const json::object& operation);
 

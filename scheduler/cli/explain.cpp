@@ -102,6 +102,18 @@ std::string hint_of(const json::object& instance) {
     return "";
 }
 
+// The last rollout: how far it is, or what has become of it.
+std::string rollout_words(const json::object& rollout) {
+    std::string text =
+        fmt::format("\nrollout {}: {}", number_at(rollout, "number"), text_at(rollout, "phase"));
+    if (flag_at(rollout, "paused"))
+        text += " (paused)";
+    for (const char* field : {"reason", "message"})
+        if (const std::string words = text_at(rollout, field); !words.empty())
+            text += ": " + words;
+    return text;
+}
+
 std::string headline(const json::object& instance) {
     std::string text = text_at(instance, "name") + " is " + text_at(instance, "state");
     if (!text_at(instance, "substate").empty())
@@ -124,6 +136,8 @@ std::string headline(const json::object& instance) {
         text += ", on hold";
     if (!text_at(instance, "operation").empty())
         text += ", operation " + text_at(instance, "operation") + " under way";
+    if (const auto* rollout = instance.if_contains("rollout"); rollout && rollout->is_object())
+        text += rollout_words(rollout->get_object());
     return text + "\n";
 }
 

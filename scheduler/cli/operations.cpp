@@ -19,6 +19,38 @@ using Clock = std::chrono::steady_clock;
 // How long a waiting command bears a daemon that is away.
 constexpr std::chrono::seconds kAwayMax{30};
 
+// Begins, waits if that is wanted, prints, and says how it ended.
+Status run_operation(const Session& session, const std::string& target, const json::object& body,
+                     bool wait) {
+    BERTH_ASSIGN(json::object operation, begin(session.client, target, body));
+    if (wait) {
+        BERTH_ASSIGN(operation, wait_for(session.client, text_at(operation, "id")));
+    }
+    print_operation(session, operation);
+    return outcome_of(operation);
+}
+
+json::object body_of(const ChangeOptions& options) {
+    json::object body;
+    auto add = [&body](const char* field, const std::string& text) {
+        if (!text.empty())
+            body[field] = text;
+    };
+    add("mode", options.mode);
+    add("gracePeriod", options.grace);
+    add("grantBytes", options.grant);
+    add("reason", options.reason);
+    add("requestId", options.request_id);
+    add("timeout", options.timeout);
+    if (options.dry_run)
+        body["dryRun"] = true;
+    if (options.drop)
+        body["drop"] = true;
+    return body;
+}
+
+} // namespace
+
 void print_operation(const Session& session, const json::object& operation) {
     if (session.format == Format::kJson)
         return print(pretty_json(operation));
@@ -53,38 +85,6 @@ void print_operation(const Session& session, const json::object& operation) {
         if (Table table = phases_table(*phases); !table.empty())
             print(table.text(false));
 }
-
-// Begins, waits if that is wanted, prints, and says how it ended.
-Status run_operation(const Session& session, const std::string& target, const json::object& body,
-                     bool wait) {
-    BERTH_ASSIGN(json::object operation, begin(session.client, target, body));
-    if (wait) {
-        BERTH_ASSIGN(operation, wait_for(session.client, text_at(operation, "id")));
-    }
-    print_operation(session, operation);
-    return outcome_of(operation);
-}
-
-json::object body_of(const ChangeOptions& options) {
-    json::object body;
-    auto add = [&body](const char* field, const std::string& text) {
-        if (!text.empty())
-            body[field] = text;
-    };
-    add("mode", options.mode);
-    add("gracePeriod", options.grace);
-    add("grantBytes", options.grant);
-    add("reason", options.reason);
-    add("requestId", options.request_id);
-    add("timeout", options.timeout);
-    if (options.dry_run)
-        body["dryRun"] = true;
-    if (options.drop)
-        body["drop"] = true;
-    return body;
-}
-
-} // namespace
 
 void pause_between_looks(milliseconds duration) {
     (void)::poll(nullptr, 0, static_cast<int>(duration.count()));

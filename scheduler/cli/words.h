@@ -26,6 +26,7 @@ struct Words {
     WhatIfOptions what_if;
     PlanOptions plan;
     PolicyOptions policy;
+    RolloutOptions rollout;
     std::vector<std::string> files;
     bench::Options bench;
     std::function<Status()> run;
@@ -47,5 +48,6 @@ std::string check_duration(const std::string& text);
 std::string check_bytes(const std::string& text);
 // Hold, release, drain, cordon, uncordon, delete.
 void add_services(CLI::App& app, const WordsPtr& words);
+void add_rollout(CLI::App& app, const WordsPtr& words);
 
 } // namespace berth::cli

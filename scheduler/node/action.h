@@ -147,6 +147,17 @@ struct PersistDevice { // its cordon has changed
 struct PersistOperation {
     Operation operation;
 };
+struct PersistRollout {
+    Rollout rollout;
+};
+struct ForgetRollout {
+    InstanceName instance;
+};
+// What a rollout has come to is to be kept as the instance's document. -> DocumentsApplied |
+// DocumentRefused
+struct AdoptDocument {
+    policies::InstanceSpec spec;
+};
 // The operation has ended; its record was persisted just before. state, error, message, bytes_freed
 // and phases are final.
 struct OperationDone {
@@ -176,11 +187,12 @@ struct Decision {
     bool carried_out = true; // false: the policy's mode is Observe or Off
 };
 
-using Action = std::variant<StartLoad, StartCopy, GoLoad, RefuseLoad, KillLoad, KeepWeights,
-                            DropWeights, TidyImages, LoadFinished, PublicationAnswered,
-                            StartProcess, TerminateProcess, StopProcess, ContinueProcess,
-                            KillProcess, InspectProcess, SendCommand, TellRules, ConfirmBytes,
-                            ArmTimer, CancelTimer, PersistInstance, ForgetInstance, PersistWeights,
-                            PersistDevice, PersistOperation, OperationDone, EmitEvent, Decision>;
+using Action =
+    std::variant<StartLoad, StartCopy, GoLoad, RefuseLoad, KillLoad, KeepWeights, DropWeights,
+                 TidyImages, LoadFinished, PublicationAnswered, StartProcess, TerminateProcess,
+                 StopProcess, ContinueProcess, KillProcess, InspectProcess, SendCommand, TellRules,
+                 ConfirmBytes, ArmTimer, CancelTimer, PersistInstance, ForgetInstance,
+                 PersistWeights, PersistDevice, PersistOperation, PersistRollout, ForgetRollout,
+                 AdoptDocument, OperationDone, EmitEvent, Decision>;
 
 } // namespace berth::node

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "scheduler/node/step.h"
+#include "scheduler/node/rollout_step.h"
 
 // Timers that have fired. What they belong to may be gone or further on: then nothing happens.
 namespace berth::node {
@@ -43,6 +43,8 @@ void Step::on(const DeadlineExpired& event) {
     }
     if (s_.tier_timer == event.timer)
         s_.tier_timer.reset(); // schedule_tiers() looks at what is due
+    if (timer.kind == Timer::Kind::kRollout)
+        return Rolling{*this}.adopt_again(timer.instance);
     Instance* i = find(timer.instance);
     if (i == nullptr)
         return;
@@ -92,6 +94,7 @@ void Step::on(const DeadlineExpired& event) {
     case Timer::Kind::kServe:
         serve_due(*i);
         break;
+    case Timer::Kind::kRollout:
     case Timer::Kind::kBackOff:
     case Timer::Kind::kLoadStall:
     case Timer::Kind::kTiers:

@@ -139,7 +139,7 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
             return;
         }
         settle(i, InstanceState::kEvicted, freed);
-        if (i.restart_wanted && i.held_by == HeldBy::kNobody) {
+        if (i.held_by == HeldBy::kNobody) { // also where its document is what it was again
             i.desired = Desired::kRunning;
             enter(i, InstanceState::kPending, "", "", "restarted: its document has changed");
         }

@@ -92,6 +92,14 @@ struct Describe {
         return "PersistOperation " + a.operation.id.value + " " +
                std::string(to_string(a.operation.state));
     }
+    std::string operator()(const PersistRollout& a) const {
+        return "PersistRollout " + a.rollout.instance.value + " " +
+               std::string(to_string(a.rollout.phase));
+    }
+    std::string operator()(const ForgetRollout& a) const {
+        return "ForgetRollout " + a.instance.value;
+    }
+    std::string operator()(const AdoptDocument& a) const { return "AdoptDocument " + a.spec.name; }
     std::string operator()(const OperationDone& a) const {
         return "OperationDone " + a.operation.id.value + " " +
                std::string(to_string(a.operation.state)) +

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/rollout_step.h"
 #include "scheduler/node/service.h"
-#include "scheduler/node/step.h"
 #include "scheduler/node/tiers.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@ void Step::on(const DocumentsApplied& event) {
     const bool first = !s_.ready;
     unpin_what_is_named_no_more(event.documents);
     s_.documents = event.documents;
+    Rolling{*this}.take_up(s_.documents);
     const policies::MemorySpec before = s_.policy.memory;
     const Nanoseconds idle_before = s_.policy.resume.online_idle;
     s_.policy = event.documents.effective_policy();
@@ -28,21 +29,8 @@ void Step::on(const DocumentsApplied& event) {
             set.copies_refused = 0;
         }
     s_.ready = true;
-    for (const policies::InstanceSpec& spec : s_.documents.instances) {
-        const InstanceName name(spec.name);
-        if (!s_.instances.contains(name)) {
-            Instance fresh;
-            fresh.name = name;
-            fresh.order = next_id();
-            fresh.since = fresh.restart_at = fresh.waiting_since = now_;
-            fresh.spec = spec;
-            s_.instances.emplace(name, std::move(fresh));
-            Instance& i = *find(name);
-            dirty(i);
-            tell(i, false, "Pending", "new");
-        }
-        apply_spec(*find(name), spec);
-    }
+    for (const policies::InstanceSpec& spec : s_.documents.instances)
+        follow_document(spec);
     std::vector<InstanceName> gone;
     for (const auto& [name, i] : s_.instances)
         if (s_.documents.find_instance(name.value) == nullptr)
@@ -91,6 +79,23 @@ void Step::move_returns(Nanoseconds idle_before) {
         i.restart_at = std::max(now_, i.since + idle);
         arm(i.aside_timer, Timer{Timer::Kind::kBackOff, i.name, {}}, i.restart_at);
     }
+}
+
+void Step::follow_document(const policies::InstanceSpec& spec) {
+    const InstanceName name(spec.name);
+    if (!s_.instances.contains(name)) {
+        Instance fresh;
+        fresh.name = name;
+        fresh.order = next_id();
+        fresh.since = fresh.restart_at = fresh.waiting_since = now_;
+        fresh.spec = spec;
+        fresh.stands_by = is_surge(name); // never the one that answers by mere order
+        s_.instances.emplace(name, std::move(fresh));
+        Instance& i = *find(name);
+        dirty(i);
+        tell(i, false, "Pending", "new");
+    }
+    apply_spec(*find(name), spec);
 }
 
 void Step::apply_spec(Instance& i, const policies::InstanceSpec& spec) {

@@ -37,8 +37,17 @@ InstanceRecovered durable(const Instance& i) {
     kept.service = i.service;
     kept.stands_by = i.stands_by;
     kept.generation = i.generation;
+    kept.start_took = i.start_took;
     kept.waiting_since = i.waiting_since;
     kept.disruptions = i.disruptions;
+    return kept;
+}
+
+Rollout durable(const Rollout& rollout) {
+    Rollout kept = rollout;
+    kept.said = policies::InstanceSpec();
+    kept.standby.reset();
+    kept.retry.reset();
     return kept;
 }
 

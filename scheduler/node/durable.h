@@ -10,6 +10,8 @@ namespace berth::node {
 
 // As InstanceRecovered brings it back; `alive` is for who finds the process to say.
 InstanceRecovered durable(const Instance& instance);
+// Without what the documents say anew.
+Rollout durable(const Rollout& rollout);
 // As WeightsAdopted brings it back: one path and one model of those it is known by.
 WeightsAdopted durable(const WeightSet& set);
 

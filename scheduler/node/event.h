@@ -10,8 +10,8 @@
 #include <vector>
 
 // What happens to a node. At start the order is: DeviceSeen*, WeightsAdopted*, InstanceRecovered*,
-// OperationRecovered*, DocumentsApplied; from then on anything, in any order. Events about things
-// that are gone (a late answer, a stale timer) are legal and change nothing.
+// OperationRecovered*, RolloutRecovered*, DocumentsApplied; from then on anything, in any order.
+// Events about things that are gone (a late answer, a stale timer) are legal and change nothing.
 namespace berth::node {
 
 // All documents that hold from now on (not a part: see policies::overlay), checked.
@@ -58,6 +58,7 @@ struct InstanceRecovered {
     std::string service;
     bool stands_by = false;
     uint64_t generation = 0;
+    Nanoseconds start_took{0};
     std::optional<TimePoint> waiting_since; // not in the future
     std::vector<TimePoint> disruptions;
 };
@@ -105,6 +106,27 @@ struct OperatorPromote {
     std::string reason;
     bool dry_run = false;
 };
+// A changed document for an instance that goes on serving; or what becomes of the one under way.
+struct OperatorRollout {
+    enum class Verb { kBegin, kPause, kResume, kUndo };
+    OperationId operation;
+    InstanceName instance;
+    Verb verb = Verb::kBegin;
+    policies::InstanceSpec spec{}; // kBegin: checked against all other documents
+    bool pause = false;            // not further than Ready
+    bool in_place = false;         // kBegin, kUndo: stop it first
+    bool may_stop = false;         // the same, but only if there is no room beside it
+    std::string reason;
+    bool dry_run = false;
+};
+struct RolloutRecovered {
+    Rollout rollout;
+};
+// What AdoptDocument asked for could not be done.
+struct DocumentRefused {
+    InstanceName instance;
+    Error error;
+};
 // Nothing new on that device; what runs there goes on.
 struct DeviceCordon {
     OperationId operation;
@@ -138,16 +160,15 @@ struct DeadlineExpired {
 // berthd's own end: engines go on; nothing is decided any more.
 struct Shutdown {};
 
-using Event =
-    std::variant<DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered,
-                 OperationRecovered, LoadRequested, LoadPlanned, LoadProgress, LoadSealed,
-                 LoadFailed, LoaderExited, PublishRequested, PrivateLoadFilled, PrivateLoadEnded,
-                 CanaryExpected, CanaryReported, LeaseOpened, LeaseClosed, WeightsDropped,
-                 DropFailed, WeightsStale, ImageWritten, WeightsPin, WeightsEvict, ProcessStarted,
-                 ProcessStartFailed, ProcessDying, ProcessExited, LeaderExited, ProcessStopped,
-                 ProcessContinued, KillRefused, SessionOpened, SessionClosed, EngineStateChanged,
-                 EngineReport, CommandDone, BytesConfirmed, OperatorPreempt, OperatorResume,
-                 OperatorHold, OperatorDrain, OperatorPromote, DeviceCordon, DeviceDrain,
-                 WallClockTold, ProcessInspected, DeadlineExpired, Shutdown>;
+using Event = std::variant<
+    DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered, OperationRecovered,
+    LoadRequested, LoadPlanned, LoadProgress, LoadSealed, LoadFailed, LoaderExited,
+    PublishRequested, PrivateLoadFilled, PrivateLoadEnded, CanaryExpected, CanaryReported,
+    LeaseOpened, LeaseClosed, WeightsDropped, DropFailed, WeightsStale, ImageWritten, WeightsPin,
+    WeightsEvict, ProcessStarted, ProcessStartFailed, ProcessDying, ProcessExited, LeaderExited,
+    ProcessStopped, ProcessContinued, KillRefused, SessionOpened, SessionClosed, EngineStateChanged,
+    EngineReport, CommandDone, BytesConfirmed, OperatorPreempt, OperatorResume, OperatorHold,
+    OperatorDrain, OperatorPromote, OperatorRollout, RolloutRecovered, DocumentRefused,
+    DeviceCordon, DeviceDrain, WallClockTold, ProcessInspected, DeadlineExpired, Shutdown>;
 
 } // namespace berth::node

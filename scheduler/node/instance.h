@@ -73,8 +73,9 @@ struct Instance {
     bool floor_only = false;        // standing by, it has the least grant; more when it takes over
     uint64_t grant_bytes_least = 0; // with which engines of this service have said they get on
     uint64_t generation = 0;
-    bool stale_told = false; // that its generation was over: once for each process
-    bool dying = false;      // its process is ending: none of its code runs any more
+    bool stale_told = false;   // that its generation was over: once for each process
+    bool dying = false;        // its process is ending: none of its code runs any more
+    Nanoseconds start_took{0}; // of its last process that ran: from its start until then
 
     std::optional<OperationId> operation; // the one under way
     std::optional<CommandId> command;     // sent, not answered

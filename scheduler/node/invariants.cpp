@@ -176,6 +176,35 @@ void check_operations(const NodeState& state, Findings& wrong) {
     }
 }
 
+// A surge has a rollout that needs it; and until it may hand over, nobody is asked to.
+void check_rollouts(const NodeState& state, Findings& wrong) {
+    for (const auto& [name, i] : state.instances) {
+        if (!is_surge(name) || i.remove_wanted)
+            continue;
+        const auto of = state.rollouts.find(InstanceName(i.spec.standby_of));
+        if (of == state.rollouts.end() || !of->second.is_under_way() || !of->second.surge_stays)
+            wrong.push_back(name.value + " is there, and no rollout needs it");
+    }
+    for (const auto& [name, r] : state.rollouts) {
+        if (!r.is_under_way())
+            continue;
+        const std::string who =
+            "the rollout of " + name.value + " (" + std::string(to_string(r.phase)) + ") ";
+        const policies::InstanceSpec* spec = state.documents.find_instance(name.value);
+        if (spec == nullptr) {
+            wrong.push_back(who + "is of an instance that is in no document");
+            continue;
+        }
+        const bool early = r.phase == RolloutPhase::kStarting || r.phase == RolloutPhase::kReady;
+        if (early && r.first != name && !(*spec == r.before))
+            wrong.push_back(who + "has changed who serves before the new one is ready");
+        if (r.phase == RolloutPhase::kReverting && !(*spec == r.before))
+            wrong.push_back(who + "goes back, and its document is another");
+        if (early && state.documents.find_instance(r.first.value) == nullptr)
+            wrong.push_back(who + "starts nobody");
+    }
+}
+
 } // namespace
 
 std::vector<std::string> check_invariants(const NodeState& state) {
@@ -192,6 +221,8 @@ std::vector<std::string> check_invariants(const NodeState& state) {
     check_weights(state, wrong);
     if (state.ready && !state.stopping)
         check_tiers(state, wrong);
+    if (state.ready && !state.stopping)
+        check_rollouts(state, wrong);
     check_operations(state, wrong);
     return wrong;
 }

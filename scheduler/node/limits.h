@@ -26,5 +26,6 @@ inline constexpr Nanoseconds kBackOffMax = std::chrono::seconds(30);
 inline constexpr Nanoseconds kCrashWindow = std::chrono::minutes(10);
 inline constexpr size_t kCrashesMax = 5;
 inline constexpr Nanoseconds kSteadyTime = std::chrono::seconds(2); // of a service: no loop
+inline constexpr Nanoseconds kAdoptRetryTime = std::chrono::seconds(5);
 
 } // namespace berth::node

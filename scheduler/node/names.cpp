@@ -20,9 +20,13 @@ constexpr std::array<std::string_view, 6> kEngineStates{"",         "Starting", 
 constexpr std::array<std::string_view, 4> kHeld{"", "Paused", "Offloaded", "Standby"};
 constexpr std::array<std::string_view, 8> kCommands{"Pause", "Resume", "Offload", "Restore",
                                                     "Stop",  "Shrink", "Grow",    "Serve"};
-constexpr std::array<std::string_view, 13> kOperations{
-    "Preempt", "Resume", "Load",   "EvictWeights", "Pin",         "Unpin",  "Hold",
-    "Release", "Drain",  "Cordon", "Uncordon",     "DrainDevice", "Promote"};
+constexpr std::array<std::string_view, 17> kOperations{
+    "Preempt", "Resume",  "Load",         "EvictWeights",  "Pin",        "Unpin",
+    "Hold",    "Release", "Drain",        "Cordon",        "Uncordon",   "DrainDevice",
+    "Promote", "Rollout", "RolloutPause", "RolloutResume", "RolloutUndo"};
+constexpr std::array<std::string_view, 10> kRolloutPhases{
+    "Starting",  "Ready",     "HandingOver", "Following", "Returning",
+    "Replacing", "Reverting", "Complete",    "Failed",    "Undone"};
 constexpr std::array<std::string_view, 3> kOperationStates{"Running", "Succeeded", "Failed"};
 
 template <typename Enum, size_t N>
@@ -65,6 +69,12 @@ std::string_view to_string(CommandKind kind) {
 }
 std::string_view to_string(OperationKind kind) {
     return name_of(kOperations, kind);
+}
+std::string_view to_string(RolloutPhase phase) {
+    return name_of(kRolloutPhases, phase);
+}
+Result<RolloutPhase> rollout_phase_from(std::string_view name) {
+    return from_name<RolloutPhase>(kRolloutPhases, name, "phase of a rollout");
 }
 std::string_view to_string(OperationState state) {
     return name_of(kOperationStates, state);

@@ -53,6 +53,7 @@ void Step::on(const InstanceRecovered& event) {
     i.service = event.service;
     i.stands_by = event.stands_by;
     i.generation = event.generation;
+    i.start_took = event.start_took;
     i.waiting_since = event.waiting_since.value_or(now_);
     i.disruptions = event.disruptions;
     i.running_since = now_;

@@ -88,6 +88,8 @@ void Step::take_rung(Instance& i, Rung rung) {
 // does not stop an engine, so it is no way on from Pause. A missed rung that is not in the list (an
 // operator may ask for any) goes on from the list's beginning.
 std::optional<Rung> Step::next_rung(const Instance& i, Rung missed) const {
+    if (missed == Rung::kShrink && gives_room(s_.rollouts, i.name))
+        return std::nullopt; // it serves on
     const auto& modes = s_.policy.preemption.modes;
     const auto place = std::find(modes.begin(), modes.end(), missed);
     for (auto rung = place == modes.end() ? modes.begin() : place + 1; rung != modes.end();

@@ -31,7 +31,8 @@ bool is_readier(const Instance& a, const Instance& b) {
     const auto rank = [](const Instance& i) {
         if (!may_act(i))
             return wants_to_start(i) ? 1 : 0;
-        if (i.substate == "Killed" || i.remove_wanted)
+        if (i.substate == "Killed" || i.remove_wanted ||
+            (is_surge(i.name) && i.state != InstanceState::kRunning)) // its document is on trial
             return 0;
         return i.state == InstanceState::kRunning ? 3 : i.state == InstanceState::kStarting ? 2 : 0;
     };
@@ -72,7 +73,7 @@ std::string wait_for_twin(const NodeState& state, const Instance& i) {
     if (i.stands_by || !i.restart_wanted)
         return {};
     const Instance* twin = twin_of(state, i);
-    if (twin == nullptr || is_warm(*twin) || twin->on_hold)
+    if (twin == nullptr || is_warm(*twin) || twin->on_hold || twin->remove_wanted)
         return {};
     if (twin->state == InstanceState::kFailed)
         return "its standby " + twin->name.value + " failed with the new document (" +

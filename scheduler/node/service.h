@@ -8,6 +8,11 @@ namespace berth::node {
 
 // By whose name it answers a socket that outlives it; empty: it answers none.
 std::string service_of(const policies::InstanceSpec& spec);
+// What is in flight there goes on in the next process, wherever it stands. A Unix socket's does
+// not: there it is given time to end.
+inline bool keeps_requests(const policies::InstanceSpec& spec) {
+    return spec.engine.journal && !spec.engine.listen.starts_with("unix:");
+}
 // Who stands by for it, the readiest; of one that stands by, who answers. nullptr: it is alone.
 Instance* twin_of(NodeState& state, const Instance& i);
 const Instance* twin_of(const NodeState& state, const Instance& i);

@@ -32,6 +32,8 @@ void Step::on(const ProcessStartFailed& event) {
 
 void Step::become_running(Instance& i) {
     cancel_timers(i);
+    if (i.state == InstanceState::kStarting)
+        i.start_took = now_ - i.since;
     i.desired = Desired::kRunning;
     enter(i, InstanceState::kRunning);
     if (!i.service.empty() && !i.stands_by)

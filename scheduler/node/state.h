@@ -4,6 +4,7 @@
 #include "policies/cron.h"
 #include "scheduler/node/instance.h"
 #include "scheduler/node/resources.h"
+#include "scheduler/node/rollout.h"
 
 #include <map>
 #include <optional>
@@ -29,6 +30,10 @@ enum class OperationKind {
     kUncordon,
     kDrainDevice,
     kPromote,
+    kRollout,
+    kRolloutPause,
+    kRolloutResume,
+    kRolloutUndo,
 };
 enum class OperationState { kRunning, kSucceeded, kFailed };
 struct Operation {
@@ -63,6 +68,7 @@ struct Timer {
         kPlan,      // something that the planner waits for is due
         kGrow,      // a Grow is not answered
         kServe,     // a Serve is not answered, or to be tried again
+        kRollout,   // what a rollout has come to is to be kept, once more
     } kind = Kind::kRung;
     InstanceName instance;
     LoadId load{};
@@ -96,6 +102,7 @@ struct NodeState {
     std::map<LoadKey, uint64_t> known_load_overhead; // of their loaders
     std::set<LoadKey> pinned_keys;                   // whose next set takes over a pin
     std::map<InstanceName, Instance> instances;
+    Rollouts rollouts;
     std::map<OperationId, Operation> operations; // that are under way
     std::map<TimerId, Timer> timers;
     std::optional<TimerId> tier_timer; // kTiers

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/step.h"
 
+#include "scheduler/node/rollout_step.h"
 #include "scheduler/node/service.h"
 
 #include <chrono>
@@ -16,7 +17,9 @@ bool is_outward(const Action& action) {
            !std::holds_alternative<EmitEvent>(action) &&
            !std::holds_alternative<Decision>(action) && !std::holds_alternative<ArmTimer>(action) &&
            !std::holds_alternative<CancelTimer>(action) &&
-           !std::holds_alternative<PersistOperation>(action);
+           !std::holds_alternative<PersistOperation>(action) &&
+           !std::holds_alternative<PersistRollout>(action) &&
+           !std::holds_alternative<ForgetRollout>(action);
 }
 
 double milliseconds(Nanoseconds duration) {
@@ -41,6 +44,8 @@ std::vector<Action> Step::run(const Event& event) {
         watch_drains();
     if (plans_) {
         schedule();
+        for (int n = 0; n < 3 && Rolling{*this}.watch(); ++n)
+            schedule();
         if (s_.ready && !s_.stopping) {
             schedule_tiers();
             watch_drains(); // a copy that has ended may have been the last to leave
@@ -140,7 +145,7 @@ void StepBase::send(Instance& i, CommandKind kind, uint64_t grant_bytes) {
     command.kv = s_.policy.preemption.kv_on_offload;
     command.generation = i.generation;
     command.hand_over = kind == CommandKind::kStop && has_successor(s_, i);
-    if (command.hand_over)
+    if (command.hand_over && keeps_requests(i.spec))
         command.grace_ms = 0; // the successor goes on where it stands
     if (kind == CommandKind::kOffload) {
         uint64_t host_bytes = i.grant_bytes;

@@ -29,14 +29,13 @@ class Step : private StepBase {
     void on(const DeadlineExpired& event);
     void on(const Shutdown& event);
     void on(const WallClockTold& event);
-
     // documents.cpp
     void on(const DocumentsApplied& event);
     void unpin_what_is_named_no_more(const policies::Documents& next);
     void move_returns(Nanoseconds idle_before);
+    void follow_document(const policies::InstanceSpec& spec); // of one that may be new
     void apply_spec(Instance& i, const policies::InstanceSpec& spec);
     void remove(Instance& i);
-
     // loads.cpp, weights.cpp
     void on(const LoadRequested& event);
     void on(const LoadPlanned& event);
@@ -183,7 +182,6 @@ class Step : private StepBase {
     uint64_t growth_room(const Instance& i) const;
     // Whether the planner may give it back what a Shrink, or a resume into less room, has left out.
     bool may_grow(const Instance& i) const;
-
     // operators.cpp: hold, drain, cordon
     void on(const OperatorHold& event);
     void on(const OperatorDrain& event);
@@ -194,7 +192,6 @@ class Step : private StepBase {
     void watch_drains();
     void watch_drain(Operation& operation);
     void end_phase(Operation& operation, const std::string& name);
-
     // resume.cpp
     void on(const OperatorResume& event);
     std::optional<Error> resume_refusal(const Instance& i) const;
@@ -202,7 +199,6 @@ class Step : private StepBase {
     bool resume_suspended(Instance& i, const Board::Row& row, uint64_t taken, Error& why);
     void resume_done(Instance& i);
     void resume_failed(Instance& i, const Error& why);
-
     // sessions.cpp, death.cpp, recovery.cpp
     void on(const ProcessStarted& event);
     void on(const ProcessStartFailed& event);
@@ -226,6 +222,10 @@ class Step : private StepBase {
     void watch_step(Instance& i);
     void on(const ProcessDying& event);
     void on(const OperatorPromote& event);
+    struct Rolling; // rollout_step.h
+    void on(const OperatorRollout& event);
+    void on(const RolloutRecovered& event);
+    void on(const DocumentRefused& event);
     void on(const ProcessExited& event);
     void on(const LeaderExited& event);
     void on(const KillRefused& event);

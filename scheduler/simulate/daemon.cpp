@@ -195,6 +195,7 @@ struct Daemon::ByKind {
             daemon.post(node::BytesConfirmed{a.instance, daemon.engines_->driver_says(a)});
         });
     }
+    void operator()(const node::AdoptDocument& a) const { d.adopt_document(a.spec); }
     void operator()(const node::ArmTimer& a) const {
         d.timers_[a.timer] = a.at;
         d.stage_.calendar.at(std::max(a.at, d.stage_.now), [&daemon = d, a, life = d.lives_] {
@@ -326,6 +327,8 @@ void Daemon::recover() {
     }
     for (const auto& [id, operation] : durable.operations)
         post(node::OperationRecovered{operation});
+    for (const auto& [name, rollout] : durable.rollouts)
+        post(node::RolloutRecovered{rollout});
     post(node::DocumentsApplied{documents_});
 }
 

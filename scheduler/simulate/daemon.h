@@ -67,6 +67,7 @@ class Daemon : public Ear {
     void adopt_lost(const Durable& durable, const WeightMemory::Place& place,
                     const node::WeightsAdopted& record);
     void write_later(std::function<void()> record);
+    void adopt_document(const policies::InstanceSpec& spec);
     void start_process(const node::StartProcess& start, bool recorded);
 
     struct ByKind;
@@ -86,7 +87,7 @@ class Daemon : public Ear {
     std::map<node::TimerId, node::TimePoint> timers_;
     std::map<node::InstanceName, std::string> tokens_; // of processes about to be started
     bool up_ = false, running_ = false, dead_ = false, keeper_too_ = false, keeper_is_new_ = false;
-    uint64_t lives_ = 0, events_ = 0, writes_ = 0, tokens_made_ = 0;
+    uint64_t lives_ = 0, events_ = 0, writes_ = 0, tokens_made_ = 0, adoptions_ = 0;
     std::optional<uint64_t> points_left_;
     Nanoseconds downtime_{0};
     node::TimePoint disk_full_until_;

@@ -34,6 +34,7 @@ void Judge::after_event(const node::Event& event, const std::vector<node::Action
         check_promises(event, actions);
         check_disruptions(actions);
         check_jobs();
+        check_rollouts(actions);
     }
     remember();
 }
@@ -295,6 +296,7 @@ void Judge::remember() {
         return;
     for (const auto& [name, i] : state().instances)
         seen_[name].state = i.state;
+    remember_rollouts();
 }
 
 } // namespace berth::simulate

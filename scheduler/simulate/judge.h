@@ -33,6 +33,11 @@ class Judge {
         node::InstanceState state = node::InstanceState::kPending;
         std::vector<node::TimePoint> disruptions;
     };
+    struct SeenRollout { // the same
+        uint64_t number = 0;
+        node::RolloutPhase phase = node::RolloutPhase::kStarting;
+        node::ProcessRef serving; // for its instance, by the engines' own word
+    };
     const node::NodeState& state() const { return *daemon_->state(); }
     void check_memory();
     void check_promises(const node::Event& event, const std::vector<node::Action>& actions);
@@ -42,6 +47,14 @@ class Judge {
     void check_decision(const node::Decision& decision);
     void check_disruptions(const std::vector<node::Action>& actions);
     void check_jobs();
+    // judge_rollouts.cpp
+    node::ProcessRef who_serves(const std::string& service) const;
+    void check_rollouts(const std::vector<node::Action>& actions);
+    void check_unharmed(const node::Rollout& r, const node::ProcessRef& serving,
+                        const std::vector<node::Action>& actions);
+    void check_served(const node::Rollout& r);
+    void remember_rollouts();
+    void check_rollouts_settled();
     void remember();
     bool is_urgent(const std::string& object) const;
     void check_waiting(const node::Instance& i);
@@ -58,6 +71,7 @@ class Judge {
     const Engines* engines_ = nullptr;
     const Loaders* loaders_ = nullptr;
     std::map<node::InstanceName, Seen> seen_;
+    std::map<node::InstanceName, SeenRollout> rollouts_;
     std::set<node::OperationId> asked_, done_;
     std::map<node::InstanceName, bool> holds_;      // that callers were told are in force
     std::map<node::DeviceId, bool> cordons_;        // the same

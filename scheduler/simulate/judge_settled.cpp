@@ -75,6 +75,7 @@ void Judge::when_settled() {
         if (!load.is_private || load.state != node::Load::State::kLoading) // an engine's may stay
             stage_.wrong("stuck", "a load of " + load.key.path + " onto " + load.key.device.value +
                                       " has not ended (" + load.phase + ")");
+    check_rollouts_settled();
     for (const auto& [key, set] : state().weights)
         if (set.dropping)
             stage_.wrong("stuck", "weight set " + set.id.value + " is being dropped on " +

@@ -10,6 +10,8 @@ bool Records::is_intent(const node::Action& action) {
            std::holds_alternative<node::PersistOperation>(action) ||
            std::holds_alternative<node::PersistWeights>(action) ||
            std::holds_alternative<node::PersistDevice>(action) ||
+           std::holds_alternative<node::PersistRollout>(action) ||
+           std::holds_alternative<node::ForgetRollout>(action) ||
            std::holds_alternative<node::ForgetInstance>(action) ||
            std::holds_alternative<node::KeepWeights>(action);
 }
@@ -29,6 +31,10 @@ void Records::write(const std::vector<node::Action>& actions,
                 durable_.operations[operation->operation.id] = operation->operation;
             else
                 durable_.operations.erase(operation->operation.id);
+        } else if (const auto* rollout = std::get_if<node::PersistRollout>(&action)) {
+            durable_.rollouts[rollout->rollout.instance] = node::durable(rollout->rollout);
+        } else if (const auto* over = std::get_if<node::ForgetRollout>(&action)) {
+            durable_.rollouts.erase(over->instance);
         } else if (const auto* weights = std::get_if<node::PersistWeights>(&action)) {
             durable_.placements[{weights->set.device, weights->set.id}] =
                 node::durable(weights->set);

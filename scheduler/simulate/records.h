@@ -17,7 +17,8 @@ struct Durable {
     std::map<node::OperationId, node::Operation> operations; // that are under way
     std::map<std::pair<node::DeviceId, node::WeightSetId>, node::WeightsAdopted> placements;
     std::map<node::DeviceId, std::string> cordons; // and why
-    uint64_t keeper = 0;                           // who kept, the last time anybody looked
+    node::Rollouts rollouts;
+    uint64_t keeper = 0; // who kept, the last time anybody looked
 };
 
 // The records of a simulated node: of instances and weight sets what node::durable() names, of

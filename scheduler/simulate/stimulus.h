@@ -34,8 +34,10 @@ struct Stimulus {
         kFallsSilent,
         kSticks, // a step that does not end
         kPromote,
-        kArrivals,  // a: requests; b: 1 when they miss their target
-        kDocuments, // a: what changes, b: how
+        kRollout,      // a: what changes, b: how it is asked for
+        kRolloutAsked, // a: pause, resume, undo
+        kArrivals,     // a: requests; b: 1 when they miss their target
+        kDocuments,    // a: what changes, b: how
         kCheckpointChanges,
         kGuestTakes, // a: the guest
         kGuestLeaves,

@@ -59,6 +59,7 @@ class World {
     void programs_do(const Stimulus& stimulus);
     void node_suffers(const Stimulus& stimulus);
     void change_documents(const Stimulus& stimulus);
+    void roll_out(const Stimulus& stimulus);
     void late_word(const Stimulus& stimulus);
     void late_drop(const node::WeightSetId& id, bool failed);
     void tell_time();

@@ -60,6 +60,19 @@ bool World::operators_do(const Stimulus& s) {
     case Stimulus::Kind::kPromote:
         daemon_.post(node::OperatorPromote{ask(s), node::InstanceName(s.object), "", dry});
         return true;
+    case Stimulus::Kind::kRollout:
+        roll_out(s);
+        return true;
+    case Stimulus::Kind::kRolloutAsked: {
+        node::OperatorRollout asked;
+        asked.operation = ask(s);
+        asked.instance = instance;
+        asked.verb = static_cast<node::OperatorRollout::Verb>(1 + s.a % 3);
+        asked.in_place = s.b == 3;
+        asked.dry_run = dry;
+        daemon_.post(std::move(asked));
+        return true;
+    }
     case Stimulus::Kind::kLoad:
         daemon_.post(node::LoadRequested{
             node::ModelName(s.object), "", "auto",
@@ -173,6 +186,43 @@ void World::change_documents(const Stimulus& s) {
     }
     if (policies::check_documents(documents))
         daemon_.apply(std::move(documents));
+}
+
+// A changed document of one instance, complete among all others.
+void World::roll_out(const Stimulus& s) {
+    policies::Documents documents = daemon_.documents();
+    const auto one =
+        std::ranges::find(documents.instances, s.object, &policies::InstanceSpec::name);
+    if (one == documents.instances.end() || !daemon_.up())
+        return;
+    const std::string command = std::to_string(s.number);
+    switch (s.a % 8) {
+    case 0:
+        one->memory_limit_bytes += (1 + s.b) * (128ULL << 20) * shape_.scale;
+        break;
+    case 1:
+        if (!one->model.empty())
+            one->model = "m" + std::to_string(s.b % shape_.documents.models.size());
+        break;
+    case 2:
+        if (!one->engine.listen.empty() && one->standby_of.empty())
+            one->engine.listen = "127.0.0.1:" + std::to_string(10'000 + s.number % 50'000);
+        break;
+    default:
+        one->engine.command = {"engine", command};
+    }
+    node::OperatorRollout asked;
+    asked.spec = *one;
+    if (!policies::check_documents(documents))
+        return;
+    asked.spec = *documents.find_instance(s.object);
+    asked.operation = ask(s);
+    asked.instance = node::InstanceName(s.object);
+    asked.pause = s.b == 1 || s.b == 2;
+    asked.in_place = s.b == 3;
+    asked.may_stop = s.b == 4 || s.b == 5;
+    asked.dry_run = s.b == 7;
+    daemon_.post(std::move(asked));
 }
 
 namespace {

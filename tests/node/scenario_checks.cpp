@@ -21,6 +21,8 @@ int Runner::count(const std::string& action, size_t from, size_t* place) const {
 }
 
 std::string Runner::then(const Words& words, const std::string& rest) {
+    if (auto wrong = then_rollout(words, rest))
+        return *wrong;
     if (auto wrong = then_service(words))
         return *wrong;
     if (auto wrong = then_asking(words))

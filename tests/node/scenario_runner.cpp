@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/node/scenario_runner.h"
+#include "scheduler/node/durable.h"
 #include "scheduler/node/tiers.h"
 #include "tests/node/scenario_words.h"
 
@@ -64,7 +65,8 @@ std::string Runner::line(const std::string& text) {
     if (verb == "given")
         return given(words);
     if (verb == "when") {
-        if (words[0] != "all") { // what was done before is what they run
+        // What was done before is what they run, or keep.
+        if (words[0] != "all" && words[0] != "documents") {
             actions_.clear();
             driven_ = 0;
         }
@@ -92,6 +94,10 @@ std::string Runner::event(const Event& event) {
             earlier_load_ = std::exchange(load_, load->load);
         else if (const auto* copy = std::get_if<StartCopy>(&action))
             copy_ = *copy;
+        else if (const auto* rollout = std::get_if<PersistRollout>(&action))
+            recorded_[rollout->rollout.instance] = durable(rollout->rollout);
+        else if (const auto* forget = std::get_if<ForgetRollout>(&action))
+            recorded_.erase(forget->instance);
         actions_.push_back(action);
     }
     std::string wrong;
@@ -122,6 +128,7 @@ std::string Runner::documents(const std::string& file) {
     Result<policies::Documents> read = policies::load_paths({folder_ + "/" + file});
     if (!read)
         return read.error().message;
+    documents_ = *read;
     return event(DocumentsApplied{*read});
 }
 
@@ -189,6 +196,8 @@ std::string Runner::given(const Words& words) {
 }
 
 std::string Runner::when(const Words& words) {
+    if (auto done = when_rollout(words))
+        return *done;
     if (auto done = when_service(words))
         return *done;
     if (auto done = when_asking(words))

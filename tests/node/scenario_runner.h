@@ -73,6 +73,8 @@
 // - when recovered ... [generation N | standby N]
 // - then NAME answers as GENERATION | stands by
 //
+// Of rollouts: scenario_rollout.cpp.
+//
 // "action" looks at what has been done since the last `when`. The invariants are checked after each
 // event. Fires timers in order as time passes.
 namespace berth::node::test {
@@ -108,6 +110,10 @@ class Runner {
     std::optional<std::string> then_asking(const Words& words) const;
     std::optional<std::string> when_service(const Words& words);
     std::optional<std::string> then_service(const Words& words) const;
+    std::optional<std::string> when_rollout(const Words& words);
+    std::optional<std::string> then_rollout(const Words& words, const std::string& rest) const;
+    std::string keep_document(const std::string& name);
+    std::string restart();
     std::string given_copy(const Words& words);
     std::string when_copy(const Words& words);
     std::string when_changed(const Words& words);
@@ -133,6 +139,8 @@ class Runner {
     std::vector<Action> actions_; // since the last `when`
     std::map<TimerId, TimePoint> timers_;
     std::map<OperationId, Operation> done_;
+    policies::Documents documents_;                // as they were applied last
+    Rollouts recorded_;                            // as they were written down last
     std::map<InstanceName, SendCommand> commands_; // the last one to each
     LoadId load_{}, earlier_load_{};
     StartCopy copy_;    // the last one

@@ -31,7 +31,8 @@ constexpr std::string_view kReached =
     "Running,Suspended,Evicted,Resuming,Preempting,ShortReclaim,InsufficientMemory,"
     "LoadStalled,Unkillable,Copied,TierFailed,CheckpointChanged,Cordoned,Held,Resident,"
     "Dropped,Removed,WeightsLost,HeldBesides,PrivateLoad,DropFailed,CopyFailed,"
-    "EndedMeanwhile,Starving,GrowFailed,send Pause,send Resume,"
+    "EndedMeanwhile,Starving,GrowFailed,RolloutBegun,RolloutComplete,RolloutFailed,"
+    "RolloutUndone,RolloutPaused,RolloutReverted,send Pause,send Resume,"
     "send Offload,send Restore,send Stop,send Shrink,send Grow,load from ,"
     "load from host-tier,load from image,tidy images,copy from host-0 to host-tier,"
     "copy from host-tier to image,copy from GPU-0 to image";

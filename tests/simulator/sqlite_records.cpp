@@ -2,6 +2,7 @@
 #include "sqlite_records.h"
 
 #include "scheduler/act/record_mapping.h"
+#include "scheduler/act/rollout_record.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -33,7 +34,7 @@ std::string difference(const node::InstanceRecovered& is, const node::InstanceRe
     const auto& [name, state, desired, held_by, reason, message, devices, weights, process, alive,
                  never_started, token, digest, endpoint, grant, grant_resume, grant_next, shrunk_by,
                  came_from, overhead, host, starts, restarts, phases, on_hold, service, stands_by,
-                 generation, waiting_since, disruptions] = was;
+                 generation, start_took, waiting_since, disruptions] = was;
     return Comparison("the record of " + name.value)
         .same(is.name == name && is.alive == alive && is.never_started == never_started, "name")
         .same(is.state == state, "state")
@@ -52,6 +53,7 @@ std::string difference(const node::InstanceRecovered& is, const node::InstanceRe
         .same(is.on_hold == on_hold, "hold")
         .same(is.service == service && is.stands_by == stands_by && is.generation == generation,
               "service")
+        .same(is.start_took == start_took, "time of its start")
         .same(is.waiting_since.has_value() == waiting_since.has_value(), "wait")
         .same(is.disruptions.size() == disruptions.size(), "count of disruptions")
         .words();
@@ -70,6 +72,28 @@ std::string difference(const node::Operation& is, const node::Operation& was) {
         .same(is.dry_run == dry_run && is.drop == drop, "flag")
         .same(is.state == state && is.error.has_value() == error.has_value(), "end")
         .same(is.bytes_freed == bytes_freed && is.phases == phases && dated, "figure")
+        .words();
+}
+
+std::string difference(const node::Rollout& is, const node::Rollout& was) {
+    const auto& [instance, number, before, after, phase, first, surge, surge_stays, paused,
+                 may_stop, made_room, undo, adopted, cause, reason, message, started, since,
+                 stopped_at, gap, said, standby, retry] = was;
+    const bool untold = is.said == said && is.standby == standby && is.retry == retry;
+    return Comparison("the record of the rollout of " + instance.value)
+        .same(is.instance == instance && is.number == number && untold, "number")
+        .same(is.before == before, "document before")
+        .same(is.after == after, "document")
+        .same(is.phase == phase && is.first == first, "phase")
+        .same(is.surge == surge && is.surge_stays == surge_stays, "surge")
+        .same(is.paused == paused && is.may_stop == may_stop && is.made_room == made_room &&
+                  is.undo == undo && is.adopted == adopted,
+              "flag")
+        .same(is.cause == cause && is.reason == reason && is.message == message, "reason")
+        .same((is.started == node::TimePoint()) == (started == node::TimePoint()) &&
+                  (is.since == node::TimePoint()) == (since == node::TimePoint()) &&
+                  is.stopped_at.has_value() == stopped_at.has_value() && is.gap == gap,
+              "time")
         .words();
 }
 
@@ -154,6 +178,10 @@ void SqliteRecords::write(const std::vector<node::Action>& actions,
             entry.operation = operation->operation;
             entry.started_ms = 1;
             batch.emplace_back(to_record(entry));
+        } else if (const auto* rollout = std::get_if<node::PersistRollout>(&action)) {
+            batch.emplace_back(to_record(rollout->rollout));
+        } else if (const auto* over = std::get_if<node::ForgetRollout>(&action)) {
+            batch.emplace_back(no_rollout(over->instance));
         } else if (const auto* weights = std::get_if<node::PersistWeights>(&action)) {
             batch.emplace_back(to_record(weights->set));
         } else if (const auto* keep = std::get_if<node::KeepWeights>(&action)) {
@@ -203,6 +231,12 @@ Durable SqliteRecords::read(node::TimePoint, std::string& wrong) {
     for (const MetaRecord& row : stored.meta) {
         if (row.key == "keeper" && row.value != std::to_string(left.keeper))
             wrong = "the keeper came back as another";
+        if (is_rollout(row)) {
+            if (const auto read = rollout_from(row))
+                compare(left.rollouts, read->instance, *read, wrong);
+            else
+                wrong = read.error().message;
+        }
         if (!row.key.starts_with("cordon/"))
             continue;
         node::DeviceSeen seen;
@@ -215,7 +249,7 @@ Durable SqliteRecords::read(node::TimePoint, std::string& wrong) {
         left.cordons.erase(seen.id);
     }
     if (!left.instances.empty() || !left.operations.empty() || !left.placements.empty() ||
-        !left.cordons.empty())
+        !left.cordons.empty() || !left.rollouts.empty())
         wrong = "records that were written are gone";
     if (!failure_.empty() || failed_)
         wrong = "the store: " + (failure_.empty() ? "a batch could not be written" : failure_);
