@@ -33,8 +33,8 @@ Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
         const node::Instance& instance = found->second;
         if (request.model.empty() && request.path.empty())
             model = state.documents.find_model(instance.spec.model);
-        if (device.empty() && !instance.devices.empty())
-            device = instance.devices.front();
+        if (device.empty() && who.rank < instance.devices.size())
+            device = instance.devices[who.rank];
     }
     if (!request.model.empty()) {
         model = state.documents.find_model(request.model);
@@ -60,6 +60,8 @@ Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
     if (model != nullptr) {
         key.dtype = model->dtype;
         key.quantization = model->quantization;
+        key.rank = who.rank;
+        key.ranks = model->tensor_parallel;
     }
     if (device.empty()) {
         // Where it lies already, else the node's first device.
@@ -155,8 +157,9 @@ void AttachDesk::ask_for_load(Waiter waiter) {
     wanted.dtype = waiter.key.dtype;
     wanted.quantization = waiter.key.quantization;
     wanted.device = waiter.key.device;
+    wanted.rank = waiter.key.rank;
     for (const policies::ModelSpec& model : context_.state().documents.models)
-        if (node::load_key(model, waiter.key.device) == waiter.key)
+        if (node::load_key(model, waiter.key.device, waiter.key.rank) == waiter.key)
             wanted.model = node::ModelName(model.name);
     wait_for(std::move(waiter), std::move(wanted));
 }
@@ -304,7 +307,7 @@ void AttachDesk::lease(const Attacher& who, const node::WeightSetId& set,
         return;
     const auto& instances = context_.state().instances;
     auto owner = instances.find(who.instance);
-    if (owner != instances.end() && owner->second.weights == set)
+    if (owner != instances.end() && owner->second.leases(set, device))
         return;
     node::LeaseOpened lease;
     lease.lease = node::LeaseId{next_lease_++};

@@ -5,7 +5,9 @@
 #include "base/log.h"
 #include "scheduler/act/confirm.h"
 #include "scheduler/act/proc.h"
+#include "scheduler/act/rank_name.h"
 #include "scheduler/act/record_mapping.h"
+#include "scheduler/node/durable.h"
 
 #include <fmt/format.h>
 
@@ -46,7 +48,12 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
               KeeperStart{context.paths.runtime_dir, context.paths.state_dir + "/berth-keeper.log",
                           context.paths.program_dir + "/berth-keeper"},
               std::move(context.systemd_store), [this] { refill(); }),
-      processes_(context.io, process_observer()), zygote_(context.io, zygote_settings(context)),
+      processes_(context.io, process_observer()),
+      crews_(context,
+             [this](const node::InstanceName& rank_name, const node::ProcessRef& process) {
+                 signal_rank(rank_name, process, SIGKILL);
+             }),
+      zygote_(context.io, zygote_settings(context)),
       loaders_(context.io, context.paths,
                [this](node::Event event) {
                    if (const auto* progress = std::get_if<node::LoadProgress>(&event))
@@ -57,7 +64,7 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
       timers_(context.io, [this](node::TimerId id) { context_.post(node::DeadlineExpired{id}); }),
       wall_clock_(context.io, [this](node::WallClockTold told) { context_.post(told); }),
       attach_(context, workers_), publish_(context, attach_),
-      engines_(context, attach_, publish_, processes_, std::move(policy)),
+      engines_(context, attach_, publish_, processes_, crews_, std::move(policy)),
       services_([this](std::string key, std::string meta, std::vector<UniqueFd> fds) {
           keep_service(std::move(key), std::move(meta), std::move(fds));
       }),
@@ -74,48 +81,51 @@ ProcessTable::Observer NodeActor::process_observer() {
         event.clean = ended.clean;
         event.description = ended.description;
         event.log_path = context_.paths.engine_log(ended.instance);
-        context_.post(std::move(event));
+        crews_.hear(ended.instance, std::move(event));
     };
     observer.leader_ended = [this](ProcessTable::Ended ended, std::string left) {
-        context_.post(
-            node::LeaderExited{ended.instance, ended.process, ended.description, std::move(left)});
+        crews_.hear(ended.instance, node::LeaderExited{ended.instance, ended.process,
+                                                       ended.description, std::move(left)});
     };
     observer.moved = [this](const node::InstanceName& instance, const node::ProcessRef& process,
                             bool stopped) {
         if (stopped)
-            context_.post(node::ProcessStopped{instance, process});
+            crews_.hear(instance, node::ProcessStopped{instance, process});
         else
-            context_.post(node::ProcessContinued{instance, process});
+            crews_.hear(instance, node::ProcessContinued{instance, process});
     };
     observer.kill_refused = [this](const node::InstanceName& instance,
                                    const node::ProcessRef& process, std::string why) {
-        context_.post(node::KillRefused{instance, process, std::move(why)});
+        crews_.hear(instance, node::KillRefused{instance, process, std::move(why)});
     };
     observer.care = [this](const node::InstanceName& instance) { return care_of(instance); };
     return observer;
 }
 
 // Its own environment says whether it is a client of MPS, as it was when it was started.
-ProcessTable::Care NodeActor::care_of(const node::InstanceName& instance) const {
+ProcessTable::Care NodeActor::care_of(const node::InstanceName& rank_name) const {
     ProcessTable::Care care;
+    const RankOf of = rank_of(rank_name);
     const auto& instances = context_.state().instances;
-    const auto found = instances.find(instance);
+    const auto found = instances.find(of.instance);
     if (found == instances.end())
         return care;
     const node::Instance& i = found->second;
-    care.token_sha256 = i.token_sha256;
+    const node::RankProcess own = i.rank_process(of.rank);
+    care.token_sha256 = own.token_sha256;
     static constexpr const char* kPipe = "CUDA_MPS_PIPE_DIRECTORY";
     const auto& environment = i.spec.engine.environment;
     if (auto its = environment.find(kPipe); its != environment.end())
         care.mps_pipe_directory = its->second;
-    else if (auto started_with = proc::variable(i.process.pid, kPipe))
+    else if (auto started_with = proc::variable(own.process.pid, kPipe))
         care.mps_pipe_directory = *started_with;
-    else if (context_.mps.ready && !is_alive({i.process.pid, i.process.start_ticks}))
+    else if (context_.mps.ready && !is_alive({own.process.pid, own.process.start_ticks}))
         care.mps_pipe_directory = context_.mps.pipe_directory; // of what it has left behind
-    for (const node::DeviceId& device : i.devices)
-        if (auto known = context_.environments.find(device);
-            known != context_.environments.end() && known->second.device_kind == "cuda")
-            care.gpus.push_back(device.value);
+    for (size_t n = 0; n < i.devices.size(); ++n)
+        if (auto known = context_.environments.find(i.devices[n]);
+            (i.ranks == 1 || n == of.rank) && known != context_.environments.end() &&
+            known->second.device_kind == "cuda")
+            care.gpus.push_back(i.devices[n].value);
     if (!care.gpus.empty())
         care.nvml = context_.nvml;
     return care;
@@ -127,6 +137,7 @@ NodeActor::~NodeActor() {
 
 void NodeActor::stop() {
     engines_.stop();
+    crews_.stop();
     timers_.clear();
     wall_clock_.stop();
     zygote_.stop();
@@ -141,18 +152,29 @@ Status NodeActor::listen() {
 
 void NodeActor::announce(const node::Action& action) {
     const auto* start = std::get_if<node::StartProcess>(&action);
-    if (start != nullptr)
-        tokens_[start->instance] = random_hex(32);
+    if (start == nullptr)
+        return;
+    std::vector<std::string>& tokens = tokens_[start->instance];
+    tokens.resize(start->ranks);
+    for (std::string& token : tokens)
+        token = random_hex(32);
 }
 
 std::optional<StoreWrite> NodeActor::record_of(const node::Action& action) {
     if (const auto* persist = std::get_if<node::PersistInstance>(&action)) {
-        InstanceRecord row =
-            to_record(persist->instance, context_.gates.slot_of(persist->instance.name));
+        node::InstanceRecovered kept = node::durable(persist->instance);
         // The token of a process that is about to be started must be on disk before it can call.
-        if (auto token = tokens_.find(persist->instance.name); token != tokens_.end())
-            row.token_hash = sha256_hex(token->second);
-        return row;
+        if (auto found = tokens_.find(kept.name); found != tokens_.end()) {
+            const std::vector<std::string>& tokens = found->second;
+            kept.token_sha256 = sha256_hex(tokens.front());
+            kept.others.resize(tokens.size() - 1);
+            for (size_t rank = 1; rank < tokens.size(); ++rank)
+                kept.others[rank - 1] = {{}, sha256_hex(tokens[rank])};
+        }
+        std::vector<uint32_t> gate_slots;
+        for (uint32_t rank = 0; rank < kept.ranks; ++rank)
+            gate_slots.push_back(context_.gates.slot_of(rank_name(kept.name, rank)));
+        return to_record(kept, persist->instance.spec, gate_slots);
     }
     if (const auto* forget = std::get_if<node::ForgetInstance>(&action))
         return ForgetInstance{forget->instance.value};
@@ -276,7 +298,9 @@ struct NodeActor::ByKind {
     }
     void operator()(const node::ForgetInstance& forget) const {
         actor.context_.gates.release(forget.instance);
-        actor.context_.starts.erase(forget.instance);
+        std::erase_if(actor.context_.starts, [&forget](const auto& one) {
+            return rank_of(one.first).instance == forget.instance;
+        });
     }
     void operator()(const node::PersistWeights& persist) const { actor.persist_pin(persist.set); }
     void operator()(const node::PersistDevice&) const {}
@@ -304,23 +328,47 @@ void NodeActor::send_command(const node::SendCommand& command, const Status& rec
     context_.post(std::move(refused));
 }
 
-void NodeActor::signal(const node::InstanceName& instance, const node::ProcessRef& process,
-                       int number) {
-    if (auto sent = processes_.signal(instance, process, number); !sent)
-        log::info("signal {} to instance={} pid={}: {}, ignoring", number, instance.value,
+void NodeActor::signal_rank(const node::InstanceName& rank_name, const node::ProcessRef& process,
+                            int number) {
+    if (auto sent = processes_.signal(rank_name, process, number); !sent)
+        log::info("signal {} to instance={} pid={}: {}, ignoring", number, rank_name.value,
                   process.pid, sent.error().message);
 }
 
+// To all ranks.
+void NodeActor::signal(const node::InstanceName& instance, const node::ProcessRef& process,
+                       int number) {
+    Crew* crew = crews_.find(instance);
+    if (crew == nullptr || !(crew->process(0) == process))
+        return signal_rank(instance, process, number);
+    if (number == SIGTERM || number == SIGKILL)
+        crew->end_asked();
+    std::vector<node::ProcessRef> processes;
+    for (uint32_t rank = 0; rank < crew->size(); ++rank)
+        processes.push_back(crew->process(rank));
+    for (uint32_t rank = 0; rank < processes.size(); ++rank)
+        signal_rank(rank_name(instance, rank), processes[rank], number);
+}
+
 void NodeActor::inspect(const node::InspectProcess& asked) {
-    TreeQuery query{{asked.process.pid, asked.process.start_ticks},
-                    true,
-                    {},
-                    care_of(asked.instance).token_sha256};
+    std::vector<TreeQuery> queries;
+    const auto& instances = context_.state().instances;
+    const auto found = instances.find(asked.instance);
+    const uint32_t ranks = found == instances.end() ? 1 : found->second.ranks;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+        const node::ProcessRef process =
+            rank == 0 ? asked.process : found->second.rank_process(rank).process;
+        queries.push_back({{process.pid, process.start_ticks},
+                           true,
+                           {},
+                           care_of(rank_name(asked.instance, rank)).token_sha256});
+    }
     workers_.run(
-        [query = std::move(query)] {
+        [queries = std::move(queries)] {
             std::vector<int> pids;
-            for (const TreeMember& one : find_tree(query))
-                pids.push_back(one.id.pid);
+            for (const TreeQuery& query : queries)
+                for (const TreeMember& one : find_tree(query))
+                    pids.push_back(one.id.pid);
             return waits_in(pids);
         },
         [this, asked](std::string words) {
@@ -349,19 +397,39 @@ void NodeActor::operation_done(const node::Operation& operation) {
               operation.bytes_freed);
 }
 
+// Of several ranks what the one has that has most: their grants are equal.
 void NodeActor::confirm_bytes(const node::ConfirmBytes& confirm) {
-    ConfirmRequest request;
-    request.process = confirm.process;
-    auto device = context_.environments.find(confirm.device);
-    if (device != context_.environments.end() && device->second.device_kind == "cuda") {
+    std::vector<ConfirmRequest> requests;
+    const auto ask = [&](const node::ProcessRef& process, const node::DeviceId& device,
+                         uint64_t overhead_bytes) {
+        ConfirmRequest& request = requests.emplace_back();
+        request.process = process;
+        const auto known = context_.environments.find(device);
+        if (known == context_.environments.end() || known->second.device_kind != "cuda")
+            return;
         request.nvml = context_.nvml;
-        request.gpu = confirm.device.value;
-        if (auto found = context_.state().instances.find(confirm.instance);
-            found != context_.state().instances.end())
-            request.overhead_bytes = found->second.overhead_bytes;
-    }
+        request.gpu = device.value;
+        request.overhead_bytes = overhead_bytes;
+    };
+    const auto& instances = context_.state().instances;
+    const auto found = instances.find(confirm.instance);
+    ask(confirm.process, confirm.device,
+        found == instances.end() ? 0 : found->second.overhead_bytes);
+    if (found != instances.end())
+        for (size_t n = 0; n < found->second.others.size(); ++n)
+            ask(found->second.others[n].process, found->second.devices.at(n + 1),
+                found->second.overhead_bytes);
     workers_.run(
-        [request] { return confirm_grant(request); },
+        [requests = std::move(requests)]() -> std::optional<uint64_t> {
+            uint64_t most = 0;
+            for (const ConfirmRequest& request : requests) {
+                const std::optional<uint64_t> bytes = confirm_grant(request);
+                if (!bytes)
+                    return std::nullopt;
+                most = std::max(most, *bytes);
+            }
+            return most;
+        },
         [this, name = confirm.instance, process = confirm.process](std::optional<uint64_t> bytes) {
             node::BytesConfirmed event;
             event.instance = name;

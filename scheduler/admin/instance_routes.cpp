@@ -186,6 +186,8 @@ asio::awaitable<Response> AdminApi::get_instance(Request request) {
         shown["etag"] = tag;
         shown["removing"] = found->second.remove_wanted;
         views::add_start(shown, parts_.context, found->second);
+        views::add_ranks(shown, parts_.context, found->second,
+                         parts_.actor.crews().find(found->first));
         response = http::json_response(shown);
     }
     if (!tag.empty())

@@ -12,6 +12,10 @@
 
 // The node's state as the JSON of the REST interface: camelCase fields, bytes and milliseconds as
 // numbers, moments as RFC 3339 text. Reads only; on the decision thread.
+namespace berth {
+class Crew;
+}
+
 namespace berth::views {
 
 // Bytes in use on each device by the driver's (host: the kernel's) word.
@@ -37,6 +41,8 @@ std::optional<json::object> weights_line(const NodeContext& context, const Weigh
 json::object instance(const node::Instance& instance, node::TimePoint now);
 // startedBy: "forked", or "exec" and execBecause; both empty where another berthd started it.
 void add_start(json::object& shown, const NodeContext& context, const node::Instance& instance);
+void add_ranks(json::object& shown, const NodeContext& context, const node::Instance& instance,
+               const Crew* crew);
 json::object operation(const OperationEntry& entry);
 json::object event(const EventRecord& record);
 

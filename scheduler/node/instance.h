@@ -103,6 +103,11 @@ struct Instance {
     uint64_t times_on(const DeviceId& device) const {
         return static_cast<uint64_t>(std::count(devices.begin(), devices.end(), device));
     }
+    RankProcess rank_process(uint32_t rank) const {
+        if (rank == 0)
+            return {process, token_sha256};
+        return rank <= others.size() ? others[rank - 1] : RankProcess();
+    }
     std::set<DeviceId> places() const { return {devices.begin(), devices.end()}; } // each once
     bool leases(const WeightSetId& set, const DeviceId& device) const {
         for (size_t rank = 0; rank < weights.size(); ++rank)

@@ -74,6 +74,8 @@ void Step::on(const InstanceRecovered& event) {
         }
         if (std::ranges::all_of(i.weights, &WeightSetId::empty))
             i.weights.clear();
+        else
+            i.weights.resize(i.ranks);
         i.process = event.process;
         i.others = event.others;
         i.process_alive = true;
