@@ -29,8 +29,10 @@ Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
     const node::NodeState& state = context_.state();
     const policies::ModelSpec* model = nullptr;
     node::DeviceId device(request.device);
+    uint32_t ranks = 1;
     if (auto found = state.instances.find(who.instance); found != state.instances.end()) {
         const node::Instance& instance = found->second;
+        ranks = instance.ranks;
         if (request.model.empty() && request.path.empty())
             model = state.documents.find_model(instance.spec.model);
         if (device.empty() && who.rank < instance.devices.size())
@@ -48,8 +50,14 @@ Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
     std::string path = model != nullptr ? model->path : normal_path(request.path);
     if (model == nullptr && !request.path.empty())
         for (const policies::ModelSpec& one : state.documents.models)
-            if (normal_path(one.path) == path)
+            if (normal_path(one.path) == path && one.tensor_parallel == ranks)
                 model = &one;
+    if (model != nullptr && model->tensor_parallel != ranks)
+        return fail(ErrorCode::kFailedPrecondition,
+                    fmt::format("Model '{}' is of {} ranks (tensorParallel), {} is of {}: each "
+                                "rank of an instance of it attaches to its own part",
+                                model->name, model->tensor_parallel, who.holder, ranks),
+                    "RanksDiffer");
     if (path.empty() || (model == nullptr && request.path.empty()))
         return fail(ErrorCode::kInvalidArgument,
                     "attach names neither a model, nor a path, nor a weight set");

@@ -236,6 +236,8 @@ void Crew::closed(uint32_t rank) {
 
 void Crew::changed(uint32_t rank, node::EngineStateChanged event) {
     Rank& one = ranks_[rank];
+    if (!one.session)
+        return; // of an earlier process
     for (const auto& [name, ms] : event.phases)
         one.phases[name] = ms;
     if (!event.weights.empty())
