@@ -25,7 +25,7 @@ std::vector<LoadKey> missing_parts(const NodeState& state, const Instance& i,
     return parts;
 }
 
-std::vector<DeviceId> devices_by_rank(const Instance& i, const std::vector<Board::Row*>& rows,
+std::vector<DeviceId> devices_by_rank(const Instance& i, std::vector<Board::Row*> rows,
                                       Board& board) {
     std::vector<DeviceId> devices;
     if (i.spec.ranks == 1) {
@@ -33,6 +33,7 @@ std::vector<DeviceId> devices_by_rank(const Instance& i, const std::vector<Board
             devices.push_back(row->device->id);
         return devices;
     }
+    std::ranges::sort(rows, {}, [](const Board::Row* row) { return row->device->id; });
     const uint32_t each = i.spec.ranks_each();
     devices.resize(i.spec.ranks);
     std::vector<bool> given(rows.size(), false);

@@ -18,8 +18,8 @@ bool waits_for(const Instance& i, const policies::ModelSpec& model, const LoadKe
 std::vector<LoadKey> missing_parts(const NodeState& state, const Instance& i,
                                    const policies::ModelSpec& model);
 // Which device for which rank, of as many as it takes: where its part lies already, or comes from
-// nearest.
-std::vector<DeviceId> devices_by_rank(const Instance& i, const std::vector<Board::Row*>& rows,
+// nearest; else in the devices' order.
+std::vector<DeviceId> devices_by_rank(const Instance& i, std::vector<Board::Row*> rows,
                                       Board& board);
 
 // What each of its ranks could have more, on the device that has the least for it.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
+#include "scheduler/node/ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -169,8 +170,16 @@ bool Step::is_awaited(const Board& board, const Board::Resident& here, const Tak
         return waits(*i) && (who.instance != nullptr ? comes_before(s_, *i, *who.instance)
                                                      : effective_priority(s_, *i) >= who.priority);
     };
+    // One of several ranks that knows its place waits for that rank's part alone.
+    const auto needs = [&](const Instance* i) {
+        return i->spec.ranks == 1 || i->state != InstanceState::kLoading ||
+               std::ranges::any_of(here.set->keys, [&](const LoadKey& key) {
+                   return waits_for(*i, *board.model_of(*i), key);
+               });
+    };
     return std::ranges::any_of(here.models, [&](size_t model) {
-        return std::ranges::any_of(board.waiters(model), before);
+        return std::ranges::any_of(board.waiters(model),
+                                   [&](const Instance* i) { return before(i) && needs(i); });
     });
 }
 

@@ -6,6 +6,7 @@ SIGKILL."""
 
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "ranks"))
 
-from node_under_test import PROMPTS, Node, alive, kill, wait_until
+from node_under_test import BIN, PROMPTS, Node, alive, kill, wait_until
 from test_standby import Streaming, free_port
 from tiny_checkpoint import make_checkpoint
 
@@ -40,6 +41,22 @@ spec:
     command: [berth-engine, --served-model-name, smollm2, --batch-invariant, --threads, "1", --max-context, "192"]
     listen: "127.0.0.1:{port}"
 """
+# On the device of rank 1, with weights of its own.
+NIGHTLY = """\
+---
+kind: Model
+metadata: {{name: whole}}
+spec: {{path: {path}}}
+---
+kind: Instance
+metadata: {{name: nightly}}
+spec:
+  model: whole
+  priorityClassName: batch
+  devices: [host-1]
+  resources: {{limits: {{memory: 64Mi}}}}
+  engine: {{command: [berth-engine, --served-model-name, smollm2, --listen, "127.0.0.1:0", --threads, "1", --max-context, "192"]}}
+"""
 SPARE = """\
 ---
 kind: Instance
@@ -56,13 +73,12 @@ def checkpoint():
 
 
 class RankedNode(Node):
-    def __init__(self, path, ranks, devices, more="", spare=False, of_class="online"):
+    def __init__(self, path, ranks, devices, more="", rest="", of_class="online"):
         self.port = free_port()
         memory = "}, {".join(f"{'' if n == 0 else f'name: host-{n}, memory: '}768Mi"
                              for n in range(devices))
         policy = (MODEL.format(path=path, ranks=ranks) +
-                  CHAT.format(port=self.port, more=more, of_class=of_class) +
-                  (SPARE if spare else ""))
+                  CHAT.format(port=self.port, more=more, of_class=of_class) + rest)
         super().__init__(memory=memory, policy=policy)
         try:
             self.wait_state("chat", "Running")
@@ -135,6 +151,12 @@ def test_two_ranks_on_two_devices_are_one_instance_through_all_rungs(checkpoint,
         assert all(alive(pid) for pid in node.pids()) and len(set(node.pids())) == 2
         for one in shown["ranks"]:
             assert {"attach", "rendezvous"} <= one["phases"].keys()
+        described = subprocess.run([BIN / "berth", "--admin", node.root / "run/admin.sock",
+                                    "describe", "instance", "chat"], capture_output=True,
+                                   text=True, check=True).stdout
+        for one in shown["ranks"]: # a line each
+            assert any(f"{one['device']}  {one['pid']}" in line and "rendezvous" in line
+                       for line in described.splitlines()), described
         assert node.grants() == [128 * MIB] * 2
         with Asking(node, references) as client:
             client.goes_on()
@@ -167,6 +189,31 @@ def test_ranks_share_a_device_where_the_document_says_so(checkpoint, references)
         place = node.instance("chat")["devices"]
         assert place[0] == place[1] and sorted(node.grants()) == [0, 256 * MIB]
         assert node.ask(ASKED[0]) == references[ASKED[0]]
+
+
+def test_a_request_closes_the_gates_of_all_devices(checkpoint, references):
+    with RankedNode(checkpoint, 2, 2, rest=NIGHTLY.format(path=checkpoint)) as node:
+        batch = node.engine("nightly")
+        stop = threading.Event()
+
+        def work():
+            while not stop.is_set():
+                batch.complete(ASKED[0], 100, ignore_eos=True)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            def pauses():
+                return node.instance("nightly")["counters"]["gatePauses"]
+
+            def asked_again():
+                assert node.ask(ASKED[1]) == references[ASKED[1]]
+                return pauses() > before
+            before = pauses()
+            wait_until("batch beside rank 1 has yielded", asked_again)
+        finally:
+            stop.set()
+            worker.join(120)
 
 
 def test_the_death_of_one_rank_ends_all_and_its_requests_are_answered_by_the_next(checkpoint,
@@ -209,7 +256,7 @@ def test_all_ranks_outlive_berthd_and_end_together_where_one_did_not(checkpoint,
 
 
 def test_a_standby_of_two_ranks_takes_over_in_the_middle_of_a_stream(checkpoint, references):
-    with RankedNode(checkpoint, 2, 2, spare=True) as node:
+    with RankedNode(checkpoint, 2, 2, rest=SPARE) as node:
         wait_until("it stands by", lambda: node.instance("spare")["substate"] == "Standby", 60)
         before, spare = node.pids(), node.pids("spare")
         seen = []
