@@ -60,12 +60,13 @@ Status check_tenancy(const InstanceSpec& one, const PolicySpec& policy) {
                           "' may not attach Model '" + one.model + "': add it to mayAttach at " +
                           tenant->origin.text() + suggestion(one.model, may));
     const uint64_t most = tenant->device_memory_bytes_max;
-    const uint64_t wanted = one.memory_request_bytes * one.device_count;
+    const uint64_t wanted = one.memory_request_bytes * one.grants();
     if (most > 0 && wanted > most)
         return refuse(one.origin, one.memory_mark,
                       instance_field(one, "resources.requests.memory") + "'" +
                           format_bytes_exact(one.memory_request_bytes) + "'" +
-                          (one.device_count > 1
+                          (one.ranks > 1 ? " of " + std::to_string(one.ranks) + " ranks"
+                           : one.device_count > 1
                                ? " on " + std::to_string(one.device_count) + " devices"
                                : std::string()) +
                           " can never be granted: maxDeviceMemory of tenant '" + tenant->name +
@@ -83,7 +84,43 @@ std::vector<std::string> known_devices(const Documents& documents) {
     return ids;
 }
 
+// How many processes it is, on how many devices: its Model says the one, its own document may say
+// the other.
+Status complete_ranks(InstanceSpec& one, const Documents& documents) {
+    const ModelSpec* model = documents.find_model(one.model);
+    const uint32_t parts = model == nullptr ? 1 : model->tensor_parallel;
+    const bool is_berth = one.engine.driver == DriverKind::kBerth;
+    if (!is_berth && parts > 1)
+        return refuse(one.origin, one.model_mark,
+                      instance_field(one, "model") + "Model '" + one.model + "' (" +
+                          model->origin.text() + ") is of " + std::to_string(parts) +
+                          " ranks (tensorParallel), and driver process is one process: use driver "
+                          "berth, or a Model of one rank");
+    // What was filled in here before follows its Model.
+    if (one.device_count == one.ranks && one.device_count_mark.line == 0)
+        one.device_count = 0;
+    one.ranks = is_berth ? parts : 1;
+    if (one.device_count == 0)
+        one.device_count = one.ranks;
+    if (is_berth && (one.device_count > one.ranks || one.ranks % one.device_count != 0))
+        return refuse(one.origin, one.device_count_mark,
+                      instance_field(one, "deviceCount") + "'" + std::to_string(one.device_count) +
+                          "' does not go with tensorParallel: " + std::to_string(parts) +
+                          " of Model '" + one.model + "'" +
+                          (model == nullptr ? "" : " (" + model->origin.text() + ")") +
+                          ": leave it out for a device each, or give a divisor of that: ranks "
+                          "then share devices");
+    return {};
+}
+
 Status check_devices(const InstanceSpec& one, const std::vector<std::string>& known) {
+    if (!one.devices.empty() && one.devices.size() < one.device_count)
+        return refuse(one.origin, one.devices_mark,
+                      instance_field(one, "devices") + "the list has " +
+                          std::to_string(one.devices.size()) + ", and it needs " +
+                          std::to_string(one.device_count) +
+                          ", one for each rank; with "
+                          "deviceCount ranks may share devices");
     if (known.empty())
         return {};
     for (const std::string& id : one.devices)
@@ -95,7 +132,11 @@ Status check_devices(const InstanceSpec& one, const std::vector<std::string>& kn
         return refuse(one.origin, one.devices_mark,
                       instance_field(one, "deviceCount") + "'" + std::to_string(one.device_count) +
                           "' can never be had: the node has " + std::to_string(known.size()) +
-                          " devices");
+                          " devices" +
+                          (one.device_count_mark.line == 0
+                               ? " (it follows from tensorParallel of Model '" + one.model +
+                                     "'; with deviceCount: 1 all ranks share one)"
+                               : ""));
     return {};
 }
 
@@ -186,6 +227,7 @@ Status check_documents(Documents& documents) {
         if (one.class_name.empty())
             one.class_name = policy.default_class()->name;
         BERTH_TRY(check_names(one, documents, policy));
+        BERTH_TRY(complete_ranks(one, documents));
         BERTH_TRY(check_tenancy(one, policy));
         BERTH_TRY(check_devices(one, devices));
         BERTH_TRY(check_listen(one, documents));

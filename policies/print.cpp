@@ -221,7 +221,9 @@ void print(std::ostream& out, const InstanceSpec& one) {
     if (!one.tenant.empty())
         out << "  tenant: " << quoted(one.tenant) << "\n";
     out << "  devices: " << (one.devices.empty() ? "auto" : list(one.devices))
-        << "\n  deviceCount: " << one.device_count
+        << (one.device_count == 0 || (one.device_count == one.ranks && one.ranks > 1)
+                ? ""
+                : "\n  deviceCount: " + std::to_string(one.device_count))
         << "\n  resources: {requests: {memory: " << bytes(one.memory_request_bytes)
         << "}, limits: {memory: " << bytes(one.memory_limit_bytes) << "}}\n";
     if (one.slo)

@@ -28,8 +28,11 @@ void read_devices(Fields& spec, InstanceSpec& out) {
         out.devices = read_device_list(spec);
     if (spec.is_scalar("devices") || !spec.is_list("devices"))
         spec.word("devices", {"auto"}, 0);
+    if (spec.has("deviceCount"))
+        out.device_count_mark = spec.mark_of("deviceCount");
     const uint64_t count = spec.count("deviceCount", 1, Range{1, kDevicesMax});
-    out.device_count = static_cast<uint32_t>(count);
+    // Without a word there are as many as its Model has ranks (check_documents).
+    out.device_count = spec.has("deviceCount") ? static_cast<uint32_t>(count) : 0;
     if (!out.devices.empty() && out.devices.size() < count)
         spec.refuse("devices", "the list has " + std::to_string(out.devices.size()) +
                                    ", fewer than deviceCount: " + std::to_string(count));
@@ -145,11 +148,8 @@ ModelSpec read_model(Fields& spec, const std::string& folder) {
     out.dtype = dtypes[spec.word("dtype", dtypes, 0)];
     const std::vector<std::string> quantizations{"none", "fp8-block"};
     out.quantization = quantizations[spec.word("quantization", quantizations, 0)];
-    const uint64_t tensor_parallel = spec.count("tensorParallel", 1, Range{1, kDevicesMax});
-    if (tensor_parallel > 1)
-        spec.refuse("tensorParallel", "'" + std::to_string(tensor_parallel) +
-                                          "' is still to come; only 1 is possible now");
-    out.tensor_parallel = static_cast<uint32_t>(tensor_parallel);
+    out.tensor_parallel =
+        static_cast<uint32_t>(spec.count("tensorParallel", 1, Range{1, kDevicesMax}));
     out.pin = spec.boolean("pin", false);
     return out;
 }
@@ -175,10 +175,6 @@ InstanceSpec read_instance(Fields& spec, const std::string& folder) {
         if (out.memory_limit_bytes == 0)
             spec.refuse("resources", "limits.memory must be above 0: the engine's KV cache lives "
                                      "in its grant");
-        if (out.device_count > 1)
-            spec.refuse("deviceCount", "'" + std::to_string(out.device_count) +
-                                           "' with driver berth is still to come, together with "
-                                           "tensorParallel; only 1 is possible now");
     }
     return out;
 }

@@ -72,6 +72,8 @@ std::string process_digest(const InstanceSpec& instance, const ModelSpec* model)
     if (model != nullptr)
         for (const std::string& one : {model->name, model->path, model->dtype, model->quantization})
             part(one);
+    if (model != nullptr && model->tensor_parallel != 1)
+        part("ranks " + std::to_string(model->tensor_parallel));
     for (const std::string& device : instance.devices)
         part("device " + device);
     if (instance.device_count != 1)

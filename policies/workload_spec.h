@@ -56,7 +56,9 @@ struct InstanceSpec {
     std::string tenant;                // empty: nobody's
     std::vector<std::string> devices;  // empty: auto
     uint32_t device_count = 1;         // devices that it takes at once, all or none
-    uint64_t memory_request_bytes = 0; // of grant: KV cache and work space; on each device
+    uint32_t ranks = 1;                // processes that share its model, by the Model's word
+    uint64_t memory_request_bytes = 0; // of grant: KV cache and work space; on each device, or
+                                       // of each rank
     uint64_t memory_limit_bytes = 0;   // default: the request
     std::optional<SloSpec> slo;
     RestartPolicy restart = RestartPolicy::kOnFailure;
@@ -65,8 +67,12 @@ struct InstanceSpec {
     StandbyGrant standby_grant = StandbyGrant::kTakeOver;
     EngineSpec engine;
     Origin origin;
-    Mark model_mark, class_mark, tenant_mark, devices_mark, memory_mark, standby_mark, listen_mark;
+    Mark model_mark, class_mark, tenant_mark, devices_mark, memory_mark, standby_mark, listen_mark,
+        device_count_mark;
     bool operator==(const InstanceSpec&) const = default;
+    // Ranks on each of its devices, and how many times its grant is taken in all.
+    uint32_t ranks_each() const { return ranks > device_count ? ranks / device_count : 1; }
+    uint32_t grants() const { return ranks > device_count ? ranks : device_count; }
 };
 // Changes exactly when a running process no longer is what the spec says (model, devices, engine):
 // 16 hexadecimal digits.

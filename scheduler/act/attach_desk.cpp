@@ -8,81 +8,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 namespace berth {
 
 namespace {
 
 constexpr size_t kIdDigits = 16; // of a fingerprint: its set's id
-std::string normal_path(const std::string& path) {
-    std::string normal = std::filesystem::path(path).lexically_normal().string();
-    while (normal.size() > 1 && normal.back() == '/')
-        normal.pop_back();
-    return normal;
-}
-
 } // namespace
-
-Result<node::LoadKey> AttachDesk::key_of(const Attacher& who,
-                                         const protocol::Attach& request) const {
-    const node::NodeState& state = context_.state();
-    const policies::ModelSpec* model = nullptr;
-    node::DeviceId device(request.device);
-    if (auto found = state.instances.find(who.instance); found != state.instances.end()) {
-        const node::Instance& instance = found->second;
-        if (request.model.empty() && request.path.empty())
-            model = state.documents.find_model(instance.spec.model);
-        if (device.empty() && !instance.devices.empty())
-            device = instance.devices.front();
-    }
-    if (!request.model.empty()) {
-        model = state.documents.find_model(request.model);
-        if (model == nullptr)
-            return fail(ErrorCode::kNotFound,
-                        fmt::format("no Model is named '{}': name one of the policy's, or give the "
-                                    "checkpoint's folder as path",
-                                    request.model),
-                        "UnknownModel");
-    }
-    std::string path = model != nullptr ? model->path : normal_path(request.path);
-    if (model == nullptr && !request.path.empty())
-        for (const policies::ModelSpec& one : state.documents.models)
-            if (normal_path(one.path) == path)
-                model = &one;
-    if (path.empty() || (model == nullptr && request.path.empty()))
-        return fail(ErrorCode::kInvalidArgument,
-                    "attach names neither a model, nor a path, nor a weight set");
-    if (model != nullptr)
-        path = model->path;
-    node::LoadKey key;
-    key.path = path;
-    if (model != nullptr) {
-        key.dtype = model->dtype;
-        key.quantization = model->quantization;
-    }
-    if (device.empty()) {
-        // Where it lies already, else the node's first device.
-        for (const node::DeviceId& id : context_.device_order) {
-            key.device = id;
-            if (node::resident(state, key) != nullptr)
-                device = id;
-        }
-        if (device.empty() && !context_.device_order.empty())
-            device = context_.device_order.front();
-    }
-    if (device.value == "cuda")
-        for (const auto& [id, environment] : context_.environments)
-            if (environment.device_kind == "cuda") {
-                device = id;
-                break;
-            }
-    if (!state.devices.contains(device))
-        return fail(ErrorCode::kNotFound, fmt::format("this node has no device '{}'", device.value),
-                    "UnknownDevice");
-    key.device = device;
-    return key;
-}
 
 void AttachDesk::handle(const Attacher& who, const protocol::Attach& request) {
     Waiter waiter{who, request, {}, Clock::now()};
@@ -155,8 +87,9 @@ void AttachDesk::ask_for_load(Waiter waiter) {
     wanted.dtype = waiter.key.dtype;
     wanted.quantization = waiter.key.quantization;
     wanted.device = waiter.key.device;
+    wanted.rank = waiter.key.rank;
     for (const policies::ModelSpec& model : context_.state().documents.models)
-        if (node::load_key(model, waiter.key.device) == waiter.key)
+        if (node::load_key(model, waiter.key.device, waiter.key.rank) == waiter.key)
             wanted.model = node::ModelName(model.name);
     wait_for(std::move(waiter), std::move(wanted));
 }
@@ -304,7 +237,7 @@ void AttachDesk::lease(const Attacher& who, const node::WeightSetId& set,
         return;
     const auto& instances = context_.state().instances;
     auto owner = instances.find(who.instance);
-    if (owner != instances.end() && owner->second.weights == set)
+    if (owner != instances.end() && owner->second.leases(set, device))
         return;
     node::LeaseOpened lease;
     lease.lease = node::LeaseId{next_lease_++};

@@ -21,6 +21,7 @@ namespace berth {
 struct Attacher {
     SessionId session = 0;
     node::InstanceName instance;          // empty: a guest
+    uint32_t rank = 0;                    // of several that the instance has
     std::string holder;                   // for people
     int pid = 0;                          // by its credentials
     uint32_t uid = 0;                     // likewise

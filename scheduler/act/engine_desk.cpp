@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine_shim/protocol/percentiles.h"
+#include "scheduler/act/rank_name.h"
 
 #include <fmt/format.h>
 
@@ -72,8 +73,8 @@ protocol::CommandKind wire_kind(node::CommandKind kind) {
 } // namespace
 
 EngineDesk::EngineDesk(NodeContext& context, AttachDesk& attach, PublishDesk& publish,
-                       ProcessTable& processes, PeerPolicy policy)
-    : context_(context), attach_(attach), publish_(publish), processes_(processes),
+                       ProcessTable& processes, CrewBook& crews, PeerPolicy policy)
+    : context_(context), attach_(attach), publish_(publish), processes_(processes), crews_(crews),
       server_(context.io, *this, std::move(policy)) {
     attach_.use(server_);
     publish_.use(server_);
@@ -148,9 +149,10 @@ void EngineDesk::hello(SessionId id, Session& session, const protocol::Hello& he
     }
     const auto& instances = context_.state().instances;
     auto found = instances.find(node::InstanceName(hello.instance));
+    const std::optional<uint32_t> rank =
+        found == instances.end() ? std::nullopt : rank_with(found->second, hello.token);
     // The same words for an unknown name and a wrong token: nothing is to be learnt by trying.
-    if (found == instances.end() || found->second.token_sha256.empty() ||
-        !equal_constant_time(sha256_hex(hello.token), found->second.token_sha256)) {
+    if (!rank) {
         log::warn("hello refused for instance={} pid={}: its token is not the one given to it",
                   hello.instance, session.who.pid);
         server_.fail_and_close(
@@ -162,25 +164,39 @@ void EngineDesk::hello(SessionId id, Session& session, const protocol::Hello& he
                   "WrongToken", 0});
         return;
     }
-    hello_instance(id, session, hello, found->second);
+    hello_instance(id, session, hello, found->second, *rank);
+}
+
+// Whose token it is. Those of a crew are known before the node has heard of its processes.
+std::optional<uint32_t> EngineDesk::rank_with(const node::Instance& instance,
+                                              const std::string& token) const {
+    const std::string hash = sha256_hex(token);
+    if (const Crew* crew = crews_.find(instance.name))
+        return crew->rank_with(hash);
+    for (uint32_t rank = 0; rank < instance.ranks; ++rank)
+        if (const std::string known = instance.rank_process(rank).token_sha256;
+            !known.empty() && equal_constant_time(hash, known))
+            return rank;
+    return std::nullopt;
 }
 
 void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::Hello& hello,
-                                const node::Instance& instance) {
-    node::InstanceName name = instance.name;
-    if (auto old = by_instance_.find(name); old != by_instance_.end()) {
+                                const node::Instance& instance, uint32_t rank) {
+    const node::InstanceName name = rank_name(instance.name, rank);
+    if (auto old = by_name_.find(name); old != by_name_.end()) {
         // It has connected again before the end of its last connection was seen.
         SessionId old_id = old->second;
-        by_instance_.erase(old);
+        by_name_.erase(old);
         server_.close(old_id, "replaced by a newer connection");
-        context_.post(node::SessionClosed{name});
+        crews_.hear(name, node::SessionClosed{name});
     }
     session.greeted = true;
-    session.who.instance = name;
+    session.who.instance = instance.name;
+    session.who.rank = rank;
     session.who.holder = name.value;
-    by_instance_[name] = id;
+    by_name_[name] = id;
     int gate_fd = -1;
-    protocol::Welcome welcome = welcome_for(instance, hello.id, gate_fd);
+    protocol::Welcome welcome = welcome_for(instance, rank, hello.id, gate_fd);
     server_.send(id, welcome, gate_fd >= 0 ? std::vector<int>{gate_fd} : std::vector<int>{});
     session.welcome = std::move(welcome);
 
@@ -202,7 +218,10 @@ void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::
         if (auto adopted = processes_.adopt(name, event.process); !adopted)
             log::warn("instance={} pid={}: {}, ignoring", name.value, session.who.pid,
                       adopted.error().message);
-    context_.post(std::move(event));
+    if (instance.ranks > 1 && crews_.find(instance.name) == nullptr)
+        (void)crews_.adopt(instance.name, instance.token_sha256, instance.process, instance.others,
+                           instance.starts, {});
+    crews_.hear(name, std::move(event));
 }
 
 void EngineDesk::welcome_guest(SessionId id, Session& session, const protocol::Hello& hello) {
@@ -245,7 +264,7 @@ bool EngineDesk::publishing_message(SessionId id, const Session& session,
 }
 
 void EngineDesk::engine_message(SessionId id, const Session& session, protocol::Message message) {
-    const node::InstanceName& name = session.who.instance;
+    const node::InstanceName name = rank_name(session.who.instance, session.who.rank);
     if (name.empty()) {
         // Guests report too, since they run the same library; nothing is decided by it.
         bool harmless = std::holds_alternative<protocol::State>(message) ||
@@ -268,7 +287,7 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
         event.grant_bytes = state->grant_bytes;
         event.grant_bytes_least = state->grant_bytes_least;
         event.weights = state->weights;
-        context_.post(std::move(event));
+        crews_.hear(name, std::move(event));
     } else if (auto* report = std::get_if<protocol::Report>(&message)) {
         node::EngineReport event;
         event.instance = name;
@@ -286,7 +305,7 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
                           report->step_ms};
         take_percentiles(report->ttft_us, event.counters.ttft_ms);
         take_percentiles(report->tpot_us, event.counters.tpot_ms);
-        context_.post(std::move(event));
+        crews_.hear(name, std::move(event));
     } else if (auto* done = std::get_if<protocol::CommandDone>(&message)) {
         node::CommandDone event;
         event.instance = name;
@@ -295,7 +314,7 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
         event.grant_bytes = done->grant_bytes;
         event.host_bytes = done->host_bytes;
         event.phases = done->phases;
-        context_.post(std::move(event));
+        crews_.hear(name, std::move(event));
     } else {
         server_.fail_and_close(id, 0,
                                Error{ErrorCode::kInvalidArgument, "this message is not an engine's",
@@ -304,8 +323,11 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
 }
 
 void EngineDesk::command(const node::SendCommand& command) {
-    auto found = by_instance_.find(command.instance);
-    if (found == by_instance_.end()) {
+    Crew* crew = crews_.find(command.instance);
+    const uint32_t ranks = crew == nullptr ? 1 : crew->asked_of(command.kind);
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+        if (by_name_.contains(rank_name(command.instance, rank)))
+            continue;
         node::CommandDone gone;
         gone.instance = command.instance;
         gone.command = command.command;
@@ -314,6 +336,8 @@ void EngineDesk::command(const node::SendCommand& command) {
         context_.post(std::move(gone));
         return;
     }
+    if (crew != nullptr)
+        crew->asked(command);
     protocol::Command wire;
     wire.id = static_cast<uint64_t>(command.command);
     wire.kind = wire_kind(command.kind);
@@ -323,18 +347,20 @@ void EngineDesk::command(const node::SendCommand& command) {
     wire.canary = command.canary;
     wire.generation = command.generation;
     wire.hand_over = command.hand_over;
-    server_.send(found->second, wire);
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+        server_.send(by_name_.at(rank_name(command.instance, rank)), wire);
 }
 
 // A connection closes as a process ends, before the kernel has taken back all that it held: whoever
 // stands by need not wait for that.
 void EngineDesk::tell_of_death(const Session& session) {
     const auto found = context_.state().instances.find(session.who.instance);
-    if (found == context_.state().instances.end() || session.who.pid != found->second.process.pid)
+    if (found == context_.state().instances.end())
         return;
-    const node::ProcessRef& process = found->second.process;
-    if (is_ending({process.pid, process.start_ticks}))
-        context_.post(node::ProcessDying{session.who.instance, process});
+    const node::ProcessRef process = found->second.rank_process(session.who.rank).process;
+    if (process && session.who.pid == process.pid && is_ending({process.pid, process.start_ticks}))
+        crews_.hear(rank_name(session.who.instance, session.who.rank),
+                    node::ProcessDying{session.who.instance, process});
 }
 
 void EngineDesk::on_session_closed(SessionId id, const std::string& why) {
@@ -346,10 +372,11 @@ void EngineDesk::on_session_closed(SessionId id, const std::string& why) {
     log::debug("session closed id={} holder={}: {}", id, session.who.holder, why);
     attach_.session_closed(id);
     publish_.session_closed(id);
-    auto current = by_instance_.find(session.who.instance);
-    if (current != by_instance_.end() && current->second == id) {
-        by_instance_.erase(current);
-        context_.post(node::SessionClosed{session.who.instance});
+    const node::InstanceName name = rank_name(session.who.instance, session.who.rank);
+    auto current = by_name_.find(name);
+    if (current != by_name_.end() && current->second == id) {
+        by_name_.erase(current);
+        crews_.hear(name, node::SessionClosed{session.who.instance});
         tell_of_death(session);
     }
 }

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "scheduler/act/attach_desk.h"
+#include "scheduler/act/crew_book.h"
 #include "scheduler/act/node_context.h"
 #include "scheduler/act/process_table.h"
 #include "scheduler/act/publish_desk.h"
 #include "scheduler/wire/session_server.h"
 
 #include <map>
+#include <optional>
 #include <string>
 
 namespace berth {
@@ -18,7 +20,7 @@ namespace berth {
 class EngineDesk final : public SessionServer::Observer {
   public:
     EngineDesk(NodeContext& context, AttachDesk& attach, PublishDesk& publish,
-               ProcessTable& processes, PeerPolicy policy);
+               ProcessTable& processes, CrewBook& crews, PeerPolicy policy);
 
     Status listen(const std::string& path, int mode) { return server_.listen(path, mode); }
     void stop() { server_.stop(); }
@@ -29,11 +31,6 @@ class EngineDesk final : public SessionServer::Observer {
     // The documents are others: gates get their share, and engines whose class, targets or part in
     // the gate have changed are welcomed again.
     void tell_rules();
-    // The grant or the desired state of a connected instance may have changed.
-    bool connected(const node::InstanceName& instance) const {
-        return by_instance_.contains(instance);
-    }
-
     void on_session(SessionId id, const PeerCredentials& peer) override;
     void on_message(SessionId id, protocol::Message message, std::vector<UniqueFd> fds) override;
     void on_session_closed(SessionId id, const std::string& why) override;
@@ -57,20 +54,24 @@ class EngineDesk final : public SessionServer::Observer {
 
     void hello(SessionId id, Session& session, const protocol::Hello& hello);
     void hello_instance(SessionId id, Session& session, const protocol::Hello& hello,
-                        const node::Instance& instance);
+                        const node::Instance& instance, uint32_t rank);
+    std::optional<uint32_t> rank_with(const node::Instance& instance,
+                                      const std::string& token) const;
     void welcome_guest(SessionId id, Session& session, const protocol::Hello& hello);
     // Whether it was one about filling memory; then it is dealt with.
     bool publishing_message(SessionId id, const Session& session, const protocol::Message& message,
                             std::vector<UniqueFd> fds);
     void engine_message(SessionId id, const Session& session, protocol::Message message);
-    protocol::Welcome welcome_for(const node::Instance& instance, uint64_t reply_to, int& gate_fd);
+    protocol::Welcome welcome_for(const node::Instance& instance, uint32_t rank, uint64_t reply_to,
+                                  int& gate_fd);
 
     NodeContext& context_;
     AttachDesk& attach_;
     PublishDesk& publish_;
     ProcessTable& processes_;
+    CrewBook& crews_;
     std::map<SessionId, Session> sessions_;
-    std::map<node::InstanceName, SessionId> by_instance_;
+    std::map<node::InstanceName, SessionId> by_name_; // of each rank: see rank_name.h
     SessionServer server_; // last: its end calls back into the members above
 };
 

@@ -2,6 +2,7 @@
 #include "scheduler/act/engine_desk.h"
 
 #include "base/log.h"
+#include "scheduler/act/rank_name.h"
 
 #include <cmath>
 #include <tuple>
@@ -10,8 +11,8 @@
 // part in the gate.
 namespace berth {
 
-protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64_t reply_to,
-                                          int& gate_fd) {
+protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint32_t rank,
+                                          uint64_t reply_to, int& gate_fd) {
     const node::NodeState& state = context_.state();
     protocol::Welcome welcome;
     welcome.id = reply_to;
@@ -34,9 +35,9 @@ protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64
         welcome.slo_ttft_us = microseconds(slo->ttft);
         welcome.slo_tpot_us = microseconds(slo->tpot);
     }
-    if (instance.devices.empty())
+    if (rank >= instance.devices.size())
         return welcome;
-    const node::DeviceId& device = instance.devices.front();
+    const node::DeviceId& device = instance.devices[rank];
     welcome.device = device.value;
     if (auto found = state.devices.find(device); found != state.devices.end())
         welcome.device_kind = std::string(to_string(found->second.kind));
@@ -52,7 +53,7 @@ protocol::Welcome EngineDesk::welcome_for(const node::Instance& instance, uint64
                          (sharing == policies::Sharing::kMps && !context_.mps.ready));
     if (priority_class == nullptr || !priority_class->preempts_lower || !gate_is_used)
         return welcome;
-    auto slot = context_.gates.assign(instance.name, device);
+    auto slot = context_.gates.assign(rank_name(instance.name, rank), device);
     if (!slot) {
         context_.note(true, "instance/" + instance.name.value, "NoGateSlot",
                       slot.error().message + ": it does not pause lower classes");
@@ -76,13 +77,14 @@ void EngineDesk::tell_rules() {
         return std::tie(one.class_name, one.class_value, one.raises_gate, one.gate_slot,
                         one.slo_ttft_us, one.slo_tpot_us);
     };
-    for (const auto& [name, id] : by_instance_) {
-        const auto instance = context_.state().instances.find(name);
+    for (const auto& [name, id] : by_name_) {
+        const RankOf of = rank_of(name);
+        const auto instance = context_.state().instances.find(of.instance);
         if (instance == context_.state().instances.end())
             continue;
         Session& session = sessions_.at(id);
         int gate_fd = -1;
-        protocol::Welcome now = welcome_for(instance->second, 0, gate_fd);
+        protocol::Welcome now = welcome_for(instance->second, of.rank, 0, gate_fd);
         if (rules(now) == rules(session.welcome))
             continue;
         server_.send(id, now, gate_fd >= 0 ? std::vector<int>{gate_fd} : std::vector<int>{});

@@ -11,9 +11,10 @@
 
 namespace berth {
 
-// Each device's gate page and who has which slot of it. Slot 0 is berthd's own. A slot stays its
-// instance's for as long as the instance is known, also over a restart of berthd (it is in the
-// instance's record), so that a raiser that lives on keeps its lock. Thread rule: one thread.
+// Each device's gate page and who has which slot of it. Slot 0 is berthd's own. Each rank has a
+// slot (see rank_name.h). A slot stays its instance's for as long as the instance is known, also
+// over a restart of berthd (it is in the instance's record), so that a raiser that lives on keeps
+// its lock. Thread rule: one thread.
 class GatePages {
   public:
     // With the keeper's descriptor, or a new page when there is none.
@@ -59,7 +60,11 @@ class GatePages {
         if (slot > 0 && slot < kGateSlots)
             slots_[instance] = {device, slot};
     }
-    void release(const node::InstanceName& instance) { slots_.erase(instance); }
+    void release(const node::InstanceName& instance) { // of all its ranks
+        std::erase_if(slots_, [&](const auto& one) {
+            return one.first == instance || one.first.value.starts_with(instance.value + "/");
+        });
+    }
     uint32_t slot_of(const node::InstanceName& instance) const {
         auto found = slots_.find(instance);
         return found == slots_.end() ? 0 : found->second.slot;

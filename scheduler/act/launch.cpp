@@ -2,6 +2,7 @@
 #include "scheduler/act/launch.h"
 
 #include "base/unique_fd.h"
+#include "scheduler/act/rank_name.h"
 
 #include <fmt/format.h>
 
@@ -49,7 +50,8 @@ std::string program_of(const std::string& name, const NodePaths& paths) {
 }
 
 Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePaths& paths,
-                                   const std::string& token, bool on_gpu) {
+                                   const std::string& token, bool on_gpu,
+                                   const LaunchedRank& place) {
     const policies::EngineSpec& engine = start.spec.engine;
     if (engine.command.empty())
         return fail(ErrorCode::kInvalidArgument,
@@ -64,8 +66,11 @@ Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePa
     options.environment["BERTH_INSTANCE"] = start.instance.value;
     options.environment["BERTH_TOKEN"] = token;
     std::string devices;
-    for (const node::DeviceId& device : start.devices)
-        devices += (devices.empty() ? "" : ",") + device.value;
+    if (start.ranks > 1)
+        devices = start.devices.at(place.rank).value;
+    else
+        for (const node::DeviceId& device : start.devices)
+            devices += (devices.empty() ? "" : ",") + device.value;
     options.environment["BERTH_DEVICE"] = devices;
     options.environment["BERTH_MODEL_PATH"] = start.model.path;
     options.environment["BERTH_MODE"] = "client";
@@ -73,8 +78,16 @@ Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePa
     options.environment["CUDA_VISIBLE_DEVICES"] = on_gpu ? devices : "";
     // Threads that spin while they wait would take the cores of the engines beside them.
     options.environment.emplace("GOMP_SPINCOUNT", "0");
+    if (start.ranks > 1) {
+        options.environment["BERTH_RANK"] = std::to_string(place.rank);
+        options.environment["BERTH_RANKS"] = std::to_string(start.ranks);
+        options.environment["BERTH_RENDEZVOUS"] = place.rendezvous;
+        // KV memory is unmapped and mapped again under graphs: buffers that NCCL had registered
+        // there would be stale.
+        options.environment["NCCL_GRAPH_REGISTER"] = "0";
+    }
     options.working_directory = engine.working_directory;
-    options.log_path = paths.engine_log(start.instance);
+    options.log_path = paths.engine_log(rank_name(start.instance, place.rank));
     options.new_session = true;
     BERTH_TRY(make_directories(paths.state_dir + "/engines", 0750));
     return options;

@@ -4,6 +4,7 @@
 #include "base/process.h"
 #include "scheduler/node/action.h"
 
+#include <algorithm>
 #include <string>
 
 namespace berth {
@@ -16,8 +17,11 @@ struct NodePaths {
     std::string keeper_socket;
     std::string state_dir;
     std::string program_dir; // of berth-loader, berth-keeper, berth-engine
-    std::string engine_log(const node::InstanceName& instance) const {
-        return state_dir + "/engines/" + instance.value + ".log";
+    // Of a further rank ("chat/1", see rank_name.h): "chat@1.log".
+    std::string engine_log(const node::InstanceName& rank_name) const {
+        std::string file = rank_name.value;
+        std::replace(file.begin(), file.end(), '/', '@');
+        return state_dir + "/engines/" + file + ".log";
     }
 };
 
@@ -25,8 +29,14 @@ struct NodePaths {
 // programs are of one release.
 std::string program_of(const std::string& name, const NodePaths& paths);
 
+// Which of several processes of one start it is, and where they meet.
+struct LaunchedRank {
+    uint32_t rank = 0;
+    std::string rendezvous; // empty: it is alone
+};
 // How an instance's process is started: command, environment, log file, user.
 Result<SpawnOptions> engine_launch(const node::StartProcess& start, const NodePaths& paths,
-                                   const std::string& token, bool on_gpu);
+                                   const std::string& token, bool on_gpu,
+                                   const LaunchedRank& place);
 
 } // namespace berth

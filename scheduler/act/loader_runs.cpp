@@ -51,6 +51,9 @@ LoaderLaunch checkpoint_launch(const node::StartLoad& load,
         launch.arguments.insert(launch.arguments.end(), {"--dtype", load.key.dtype});
     if (load.key.quantization != "none")
         launch.arguments.insert(launch.arguments.end(), {"--quantization", load.key.quantization});
+    if (load.key.ranks > 1)
+        launch.arguments.insert(launch.arguments.end(), {"--tp", std::to_string(load.key.ranks),
+                                                         "--ranks", std::to_string(load.key.rank)});
     launch.what = load.key.path;
     return launch;
 }

@@ -3,10 +3,10 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "scheduler/act/confirm.h"
-#include "scheduler/act/proc.h"
+#include "scheduler/act/rank_name.h"
 #include "scheduler/act/record_mapping.h"
 #include "scheduler/act/rollout_record.h"
+#include "scheduler/node/durable.h"
 
 #include <fmt/format.h>
 
@@ -47,7 +47,12 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
               KeeperStart{context.paths.runtime_dir, context.paths.state_dir + "/berth-keeper.log",
                           context.paths.program_dir + "/berth-keeper"},
               std::move(context.systemd_store), [this] { refill(); }),
-      processes_(context.io, process_observer()), zygote_(context.io, zygote_settings(context)),
+      processes_(context.io, process_observer()),
+      crews_(context,
+             [this](const node::InstanceName& rank_name, const node::ProcessRef& process) {
+                 signal_rank(rank_name, process, SIGKILL);
+             }),
+      zygote_(context.io, zygote_settings(context)),
       loaders_(context.io, context.paths,
                [this](node::Event event) {
                    if (const auto* progress = std::get_if<node::LoadProgress>(&event))
@@ -58,68 +63,12 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
       timers_(context.io, [this](node::TimerId id) { context_.post(node::DeadlineExpired{id}); }),
       wall_clock_(context.io, [this](node::WallClockTold told) { context_.post(told); }),
       attach_(context, workers_), publish_(context, attach_),
-      engines_(context, attach_, publish_, processes_, std::move(policy)),
+      engines_(context, attach_, publish_, processes_, crews_, std::move(policy)),
       services_([this](std::string key, std::string meta, std::vector<UniqueFd> fds) {
           keep_service(std::move(key), std::move(meta), std::move(fds));
       }),
       mps_(context.io, mps_settings(context), [this] { mps_changed(); }) {
     context.loop = &loop_;
-}
-
-ProcessTable::Observer NodeActor::process_observer() {
-    ProcessTable::Observer observer;
-    observer.ended = [this](ProcessTable::Ended ended) {
-        node::ProcessExited event;
-        event.instance = ended.instance;
-        event.process = ended.process;
-        event.clean = ended.clean;
-        event.description = ended.description;
-        event.log_path = context_.paths.engine_log(ended.instance);
-        context_.post(std::move(event));
-    };
-    observer.leader_ended = [this](ProcessTable::Ended ended, std::string left) {
-        context_.post(
-            node::LeaderExited{ended.instance, ended.process, ended.description, std::move(left)});
-    };
-    observer.moved = [this](const node::InstanceName& instance, const node::ProcessRef& process,
-                            bool stopped) {
-        if (stopped)
-            context_.post(node::ProcessStopped{instance, process});
-        else
-            context_.post(node::ProcessContinued{instance, process});
-    };
-    observer.kill_refused = [this](const node::InstanceName& instance,
-                                   const node::ProcessRef& process, std::string why) {
-        context_.post(node::KillRefused{instance, process, std::move(why)});
-    };
-    observer.care = [this](const node::InstanceName& instance) { return care_of(instance); };
-    return observer;
-}
-
-// Its own environment says whether it is a client of MPS, as it was when it was started.
-ProcessTable::Care NodeActor::care_of(const node::InstanceName& instance) const {
-    ProcessTable::Care care;
-    const auto& instances = context_.state().instances;
-    const auto found = instances.find(instance);
-    if (found == instances.end())
-        return care;
-    const node::Instance& i = found->second;
-    care.token_sha256 = i.token_sha256;
-    static constexpr const char* kPipe = "CUDA_MPS_PIPE_DIRECTORY";
-    const auto& environment = i.spec.engine.environment;
-    if (auto its = environment.find(kPipe); its != environment.end())
-        care.mps_pipe_directory = its->second;
-    else if (auto started_with = proc::variable(i.process.pid, kPipe))
-        care.mps_pipe_directory = *started_with;
-    else if (context_.mps.ready && !is_alive({i.process.pid, i.process.start_ticks}))
-        care.mps_pipe_directory = context_.mps.pipe_directory; // of what it has left behind
-    for (const node::DeviceId& device : i.devices)
-        if (auto known = context_.environments.find(device);
-            known != context_.environments.end() && known->second.device_kind == "cuda")
-            care.gpus.push_back(device.value);
-    if (!care.gpus.empty())
-        care.nvml = context_.nvml;
-    return care;
 }
 
 NodeActor::~NodeActor() {
@@ -128,6 +77,7 @@ NodeActor::~NodeActor() {
 
 void NodeActor::stop() {
     engines_.stop();
+    crews_.stop();
     timers_.clear();
     wall_clock_.stop();
     zygote_.stop();
@@ -142,18 +92,29 @@ Status NodeActor::listen() {
 
 void NodeActor::announce(const node::Action& action) {
     const auto* start = std::get_if<node::StartProcess>(&action);
-    if (start != nullptr)
-        tokens_[start->instance] = random_hex(32);
+    if (start == nullptr)
+        return;
+    std::vector<std::string>& tokens = tokens_[start->instance];
+    tokens.resize(start->ranks);
+    for (std::string& token : tokens)
+        token = random_hex(32);
 }
 
 std::optional<StoreWrite> NodeActor::record_of(const node::Action& action) {
     if (const auto* persist = std::get_if<node::PersistInstance>(&action)) {
-        InstanceRecord row =
-            to_record(persist->instance, context_.gates.slot_of(persist->instance.name));
+        node::InstanceRecovered kept = node::durable(persist->instance);
         // The token of a process that is about to be started must be on disk before it can call.
-        if (auto token = tokens_.find(persist->instance.name); token != tokens_.end())
-            row.token_hash = sha256_hex(token->second);
-        return row;
+        if (auto found = tokens_.find(kept.name); found != tokens_.end()) {
+            const std::vector<std::string>& tokens = found->second;
+            kept.token_sha256 = sha256_hex(tokens.front());
+            kept.others.resize(tokens.size() - 1);
+            for (size_t rank = 1; rank < tokens.size(); ++rank)
+                kept.others[rank - 1] = {{}, sha256_hex(tokens[rank])};
+        }
+        std::vector<uint32_t> gate_slots;
+        for (uint32_t rank = 0; rank < kept.ranks; ++rank)
+            gate_slots.push_back(context_.gates.slot_of(rank_name(kept.name, rank)));
+        return to_record(kept, persist->instance.spec, gate_slots);
     }
     if (const auto* forget = std::get_if<node::ForgetInstance>(&action))
         return ForgetInstance{forget->instance.value};
@@ -281,7 +242,9 @@ struct NodeActor::ByKind {
     }
     void operator()(const node::ForgetInstance& forget) const {
         actor.context_.gates.release(forget.instance);
-        actor.context_.starts.erase(forget.instance);
+        std::erase_if(actor.context_.starts, [&forget](const auto& one) {
+            return rank_of(one.first).instance == forget.instance;
+        });
     }
     void operator()(const node::PersistWeights& persist) const { actor.persist_pin(persist.set); }
     void operator()(const node::PersistDevice&) const {}
@@ -314,30 +277,6 @@ void NodeActor::send_command(const node::SendCommand& command, const Status& rec
     context_.post(std::move(refused));
 }
 
-void NodeActor::signal(const node::InstanceName& instance, const node::ProcessRef& process,
-                       int number) {
-    if (auto sent = processes_.signal(instance, process, number); !sent)
-        log::info("signal {} to instance={} pid={}: {}, ignoring", number, instance.value,
-                  process.pid, sent.error().message);
-}
-
-void NodeActor::inspect(const node::InspectProcess& asked) {
-    TreeQuery query{{asked.process.pid, asked.process.start_ticks},
-                    true,
-                    {},
-                    care_of(asked.instance).token_sha256};
-    workers_.run(
-        [query = std::move(query)] {
-            std::vector<int> pids;
-            for (const TreeMember& one : find_tree(query))
-                pids.push_back(one.id.pid);
-            return waits_in(pids);
-        },
-        [this, asked](std::string words) {
-            context_.post(node::ProcessInspected{asked.instance, asked.process, std::move(words)});
-        });
-}
-
 void NodeActor::operation_done(const node::Operation& operation) {
     // Whoever is told that weights are there may count on them from then on, also after a SIGKILL.
     if (operation.kind == node::OperationKind::kLoad && keeping_ > 0)
@@ -357,28 +296,6 @@ void NodeActor::operation_done(const node::Operation& operation) {
     log::info("operation done id={} kind={} object={} state={} ms={:.1f} freed={}",
               operation.id.value, kind, operation.object, state, seconds * 1e3,
               operation.bytes_freed);
-}
-
-void NodeActor::confirm_bytes(const node::ConfirmBytes& confirm) {
-    ConfirmRequest request;
-    request.process = confirm.process;
-    auto device = context_.environments.find(confirm.device);
-    if (device != context_.environments.end() && device->second.device_kind == "cuda") {
-        request.nvml = context_.nvml;
-        request.gpu = confirm.device.value;
-        if (auto found = context_.state().instances.find(confirm.instance);
-            found != context_.state().instances.end())
-            request.overhead_bytes = found->second.overhead_bytes;
-    }
-    workers_.run(
-        [request] { return confirm_grant(request); },
-        [this, name = confirm.instance, process = confirm.process](std::optional<uint64_t> bytes) {
-            node::BytesConfirmed event;
-            event.instance = name;
-            event.process = process;
-            event.grant_bytes = bytes;
-            context_.post(std::move(event));
-        });
 }
 
 } // namespace berth

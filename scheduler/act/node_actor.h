@@ -2,6 +2,7 @@
 #pragma once
 
 #include "scheduler/act/attach_desk.h"
+#include "scheduler/act/crew_book.h"
 #include "scheduler/act/engine_desk.h"
 #include "scheduler/act/keeper_link.h"
 #include "scheduler/act/loader_runs.h"
@@ -59,6 +60,7 @@ class NodeActor final : public DecisionLoop::Actor {
     KeeperLink& keeper() { return keeper_; }
     WorkerPool& workers() { return workers_; }
     ZygoteLink& zygote() { return zygote_; }
+    const CrewBook& crews() const { return crews_; }
 
     void announce(const node::Action& action) override;
     std::optional<StoreWrite> record_of(const node::Action& action) override;
@@ -67,12 +69,16 @@ class NodeActor final : public DecisionLoop::Actor {
   private:
     struct ByKind;
     struct Starting {
-        node::InstanceName instance;
+        node::InstanceName rank_name;
         std::string token_sha256;
         SpawnOptions options;
         ServiceBook::Shared service; // whose descriptors it inherits
     };
     void start_process(const node::StartProcess& start, const Status& recorded);
+    Result<Starting> prepare(const node::StartProcess& start, const LaunchedRank& place,
+                             const std::string& token, bool on_gpu);
+    Status pass_socket(const node::StartProcess& start, Starting& starting);
+    void launch(const Starting& starting);
     void execute(const Starting& starting, const std::string& why);
     void keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds);
     void forget_requests(const node::Instance& instance);
@@ -88,9 +94,11 @@ class NodeActor final : public DecisionLoop::Actor {
     void persist_pin(const node::WeightSet& set);
     void confirm_bytes(const node::ConfirmBytes& confirm);
     void signal(const node::InstanceName& instance, const node::ProcessRef& process, int number);
+    void signal_rank(const node::InstanceName& rank_name, const node::ProcessRef& process,
+                     int number);
     void inspect(const node::InspectProcess& asked);
     ProcessTable::Observer process_observer();
-    ProcessTable::Care care_of(const node::InstanceName& instance) const;
+    ProcessTable::Care care_of(const node::InstanceName& rank_name) const;
     void operation_done(const node::Operation& operation);
     DecisionRecord remember(const node::Decision& decision);
     void put_set(const ResidentSet& set, KeeperLink::Then then);
@@ -111,12 +119,14 @@ class NodeActor final : public DecisionLoop::Actor {
     void recover_operations(const StoredState& stored, Recovery& recovery);
     void adopt_process(node::InstanceRecovered& event);
     void recover_rollouts(const StoredState& stored);
+    void adopt_crew(node::InstanceRecovered& event);
 
     NodeContext& context_;
     DecisionLoop loop_;
     WorkerPool workers_;
     KeeperLink keeper_;
     ProcessTable processes_;
+    CrewBook crews_;
     ZygoteLink zygote_;
     LoaderRuns loaders_;
     TierRuns tiers_;
@@ -128,8 +138,8 @@ class NodeActor final : public DecisionLoop::Actor {
     ServiceBook services_;
     MpsDaemon mps_;
     std::vector<node::StartProcess> waiting_for_mps_; // on record already
-    // Of processes about to be started: in their records before they exist.
-    std::map<node::InstanceName, std::string> tokens_;
+    // Of processes about to be started, by rank: in their records before they exist.
+    std::map<node::InstanceName, std::vector<std::string>> tokens_;
     size_t keeping_ = 0;                  // sets that the keeper is just given
     std::vector<node::Operation> loaded_; // loads that are done when it has them
 };

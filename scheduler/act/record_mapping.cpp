@@ -41,14 +41,47 @@ json::array all_wall_ms(const std::vector<node::TimePoint>& times) {
     return written;
 }
 
-std::vector<node::DeviceId> devices_from(const std::string& text) {
-    std::vector<node::DeviceId> devices;
+template <typename Id>
+std::vector<Id> names_from(const std::string& text) {
+    std::vector<Id> names;
     for (size_t begin = 0; begin < text.size();) {
         const size_t end = std::min(text.find(',', begin), text.size());
-        devices.emplace_back(text.substr(begin, end - begin));
+        names.emplace_back(text.substr(begin, end - begin));
         begin = end + 1;
     }
-    return devices;
+    return names;
+}
+
+// Rank 0 is the record's own process.
+json::array ranks_json(const node::InstanceRecovered& kept,
+                       const std::vector<uint32_t>& gate_slots) {
+    json::array ranks;
+    for (size_t rank = 1; rank < kept.ranks; ++rank) {
+        const node::RankProcess one =
+            rank <= kept.others.size() ? kept.others[rank - 1] : node::RankProcess();
+        ranks.push_back(
+            json::object{{"pid", one.process.pid},
+                         {"startTicks", one.process.start_ticks},
+                         {"token", one.token_sha256},
+                         {"gateSlot", rank < gate_slots.size() ? gate_slots[rank] : 0}});
+    }
+    return ranks;
+}
+
+Status read_ranks(const json::value& list, const std::string& what, RecoveredInstance& out) {
+    for (const json::value& entry : list.get_array()) {
+        json::Reader reader(entry, what);
+        reader.allow_unknown();
+        node::RankProcess one;
+        one.process.pid = static_cast<int>(reader.integer("pid", 0));
+        one.process.start_ticks = reader.unsigned_integer("startTicks", 0);
+        one.token_sha256 = reader.string("token", "");
+        out.gate_slots.push_back(static_cast<uint32_t>(reader.unsigned_integer("gateSlot", 0)));
+        BERTH_TRY(reader.finish());
+        out.event.others.push_back(std::move(one));
+    }
+    out.event.ranks = static_cast<uint32_t>(out.event.others.size()) + 1;
+    return {};
 }
 
 json::object spec_json(const policies::InstanceSpec& spec) {
@@ -63,13 +96,15 @@ json::object spec_json(const policies::InstanceSpec& spec) {
 
 } // namespace
 
-InstanceRecord to_record(const node::Instance& instance, uint32_t gate_slot) {
-    InstanceRecord row = to_record(node::durable(instance), gate_slot);
-    row.spec = json::serialize(spec_json(instance.spec));
+InstanceRecord to_record(const node::InstanceRecovered& kept, const policies::InstanceSpec& spec,
+                         const std::vector<uint32_t>& gate_slots) {
+    InstanceRecord row = to_record(kept, gate_slots);
+    row.spec = json::serialize(spec_json(spec));
     return row;
 }
 
-InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot) {
+InstanceRecord to_record(const node::InstanceRecovered& kept,
+                         const std::vector<uint32_t>& gate_slots) {
     InstanceRecord row;
     row.name = kept.name.value;
     row.state = to_string(kept.state);
@@ -80,7 +115,8 @@ InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot
     row.start_ticks = static_cast<int64_t>(kept.process.start_ticks);
     row.token_hash = kept.token_sha256;
     row.grant_bytes = static_cast<int64_t>(kept.grant_bytes);
-    row.weight_set = kept.weights.value;
+    for (const node::WeightSetId& set : kept.weights)
+        row.weight_set += (&set == kept.weights.data() ? "" : ",") + set.value;
     row.restarts = static_cast<int64_t>(kept.restarts);
     row.reason = kept.reason;
     row.message = kept.message;
@@ -95,7 +131,7 @@ InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot
         {"overheadBytes", kept.overhead_bytes},
         {"hostBytes", kept.host_bytes},
         {"starts", kept.starts},
-        {"gateSlot", gate_slot},
+        {"gateSlot", gate_slots.empty() ? 0 : gate_slots.front()},
         {"onHold", kept.on_hold},
         {"service", kept.service},
         {"standsBy", kept.stands_by},
@@ -103,6 +139,8 @@ InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot
         {"startTookNs", kept.start_took.count()},
         {"disruptionsMs", all_wall_ms(kept.disruptions)},
     };
+    if (kept.ranks > 1)
+        extra["ranks"] = ranks_json(kept, gate_slots);
     if (kept.came_from)
         extra["cameFrom"] = node::to_string(*kept.came_from);
     if (kept.waiting_since)
@@ -130,7 +168,10 @@ Result<RecoveredInstance> instance_from(const InstanceRecord& record) {
     event.overhead_bytes = reader.unsigned_integer("overheadBytes", 0);
     event.host_bytes = reader.unsigned_integer("hostBytes", 0);
     event.starts = reader.unsigned_integer("starts", 0);
-    recovered.gate_slot = static_cast<uint32_t>(reader.unsigned_integer("gateSlot", 0));
+    recovered.gate_slots = {static_cast<uint32_t>(reader.unsigned_integer("gateSlot", 0))};
+    if (const json::value* ranks = extra.get_object().if_contains("ranks");
+        ranks != nullptr && ranks->is_array())
+        BERTH_TRY(read_ranks(*ranks, what, recovered));
     event.on_hold = reader.boolean("onHold", false);
     event.service = reader.string("service", "");
     event.stands_by = reader.boolean("standsBy", false);
@@ -149,8 +190,8 @@ Result<RecoveredInstance> instance_from(const InstanceRecord& record) {
     event.name = node::InstanceName(record.name);
     event.reason = record.reason;
     event.message = record.message;
-    event.devices = devices_from(record.device);
-    event.weights = node::WeightSetId(record.weight_set);
+    event.devices = names_from<node::DeviceId>(record.device);
+    event.weights = names_from<node::WeightSetId>(record.weight_set);
     event.process = {static_cast<int>(record.pid), static_cast<uint64_t>(record.start_ticks)};
     event.token_sha256 = record.token_hash;
     event.endpoint = record.endpoint;
@@ -252,6 +293,8 @@ PlacementRecord to_record(const node::WeightsAdopted& kept) {
         {"pinned", kept.pinned},
         {"dtype", kept.dtype},
         {"quantization", kept.quantization},
+        {"rank", kept.rank},
+        {"ranks", kept.ranks},
         {"source", kept.source},
         {"madeOn", kept.made_on.value},
         {"file", kept.file},
@@ -274,6 +317,8 @@ node::WeightsAdopted adopted_from(const PlacementRecord& record) {
         event.pinned = reader.boolean("pinned", false);
         event.dtype = reader.string("dtype", "auto");
         event.quantization = reader.string("quantization", "none");
+        event.rank = static_cast<uint32_t>(reader.unsigned_integer("rank", 0));
+        event.ranks = static_cast<uint32_t>(reader.unsigned_integer("ranks", 1));
         event.source = reader.string("source", "");
         event.made_on = node::DeviceId(reader.string("madeOn", ""));
         event.file = reader.string("file", "");

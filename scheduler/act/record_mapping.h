@@ -8,17 +8,20 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 // The node's state as rows, and back. The node keeps steady time; rows have the wall's.
 namespace berth {
 
-// `gate_slot` is what the instance raises the gate with, 0 for none. What is written of it is what
-// node::durable() names (and the spec, for people).
-InstanceRecord to_record(const node::Instance& instance, uint32_t gate_slot);
-InstanceRecord to_record(const node::InstanceRecovered& kept, uint32_t gate_slot);
+// `gate_slots` are what the instance's ranks raise the gate with, 0 for none. What is written of it
+// is what node::durable() names (and the spec, for people).
+InstanceRecord to_record(const node::InstanceRecovered& kept, const policies::InstanceSpec& spec,
+                         const std::vector<uint32_t>& gate_slots);
+InstanceRecord to_record(const node::InstanceRecovered& kept,
+                         const std::vector<uint32_t>& gate_slots);
 struct RecoveredInstance {
     node::InstanceRecovered event; // `alive` is the caller's to find out
-    uint32_t gate_slot = 0;
+    std::vector<uint32_t> gate_slots;
 };
 Result<RecoveredInstance> instance_from(const InstanceRecord& record);
 

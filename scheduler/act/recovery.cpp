@@ -3,11 +3,13 @@
 // live processes, operations under way. No byte of a checkpoint and none of a weight set is read.
 #include "scheduler/act/node_actor.h"
 
+#include "base/json.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "engine_shim/protocol/published.h"
 #include "scheduler/act/deep_hash.h"
 #include "scheduler/act/find_process.h"
+#include "scheduler/act/rank_name.h"
 #include "scheduler/act/record_mapping.h"
 #include "scheduler/act/rollout_record.h"
 #include "scheduler/node/durable.h"
@@ -28,6 +30,24 @@ constexpr const char* kKeeperKey = "keeper";
 const std::string* find_meta(const StoredState& stored, std::string_view key) {
     const auto found = std::ranges::find(stored.meta, key, &MetaRecord::key);
     return found == stored.meta.end() ? nullptr : &found->value;
+}
+
+// Which rank's part of how many it is: the document says, whatever became of the record.
+void take_slicing(node::WeightsAdopted& event, const std::string& document) {
+    const auto parsed = json::parse(document, "a fingerprint");
+    const json::value* slicing =
+        parsed && parsed->is_object() ? parsed->get_object().if_contains("slicing") : nullptr;
+    if (slicing == nullptr || !slicing->is_object())
+        return;
+    json::Reader reader(*slicing, "a fingerprint's slicing");
+    reader.allow_unknown();
+    event.ranks = static_cast<uint32_t>(reader.unsigned_integer("tp", 1));
+    event.rank = static_cast<uint32_t>(reader.unsigned_integer("rank", 0));
+}
+
+void find_by_token(node::ProcessRef& process, const std::string& token_sha256) {
+    if (const auto found = find_process_by_token(token_sha256))
+        process = {found->pid, found->start_ticks};
 }
 
 } // namespace
@@ -108,6 +128,7 @@ void NodeActor::adopt_set(KeptEntry entry, const StoredState& stored, Recovery& 
         event.path = key.path;
         event.dtype = key.dtype;
     }
+    take_slicing(event, set->fingerprint_json);
     if (event.path.empty())
         event.path = set->path;
     if (event.model.empty())
@@ -180,8 +201,10 @@ void NodeActor::adopt_lost(const StoredState& stored, const PlacementRecord& rec
     const bool may_be_mapped =
         same_boot && lost.bytes > 0 &&
         (again || !same_keeper ||
-         std::ranges::find(stored.instances, record.weight_set, &InstanceRecord::weight_set) !=
-             stored.instances.end());
+         std::ranges::any_of(stored.instances, [&record](const InstanceRecord& one) {
+             return one.weight_set.find(record.weight_set) !=
+                    std::string::npos; // one of its ranks'
+         }));
     if (!is_copy && may_be_mapped)
         context_.post(std::move(lost)); // it gets a record of its own
     if (is_copy || !again || !same_boot)
@@ -200,18 +223,27 @@ void NodeActor::recover_instances(const StoredState& stored, Recovery& recovery)
         // token tells. A process that nobody started is not waited for.
         if (event.process.pid == 0 && (event.state == node::InstanceState::kStarting ||
                                        event.state == node::InstanceState::kPreempting)) {
-            if (auto found = find_process_by_token(event.token_sha256))
-                event.process = {found->pid, found->start_ticks};
-            else
-                event.never_started = !has_unborn_sibling();
+            find_by_token(event.process, event.token_sha256);
+            event.never_started = !event.process && !has_unborn_sibling();
         }
-        adopt_process(event);
-        if (!event.devices.empty())
-            context_.gates.restore(event.name, event.devices.front(), recovered->gate_slot);
+        for (node::RankProcess& one : event.others) {
+            if (!one.process)
+                find_by_token(one.process, one.token_sha256);
+            event.never_started = event.never_started && !one.process;
+        }
+        if (event.ranks > 1)
+            adopt_crew(event);
+        else
+            adopt_process(event);
+        for (uint32_t rank = 0; rank < event.devices.size(); ++rank)
+            if (rank < recovered->gate_slots.size())
+                context_.gates.restore(rank_name(event.name, rank), event.devices[rank],
+                                       recovered->gate_slots[rank]);
         ++recovery.instances;
         recovery.instances_alive += event.alive ? 1 : 0;
         context_.post(std::move(event));
     }
+    crews_.tidy();
 }
 
 // The record's process; or what it has left behind, which is ended.
@@ -222,6 +254,28 @@ void NodeActor::adopt_process(node::InstanceRecovered& event) {
     if (event.alive || event.token_sha256.empty())
         return;
     event.alive = processes_.adopt_rest(event.name, event.process, event.token_sha256).has_value();
+}
+
+// All ranks are found, or what there is of them is ended.
+void NodeActor::adopt_crew(node::InstanceRecovered& event) {
+    std::vector<uint32_t> gone;
+    for (uint32_t rank = 0; rank < event.ranks; ++rank) {
+        const node::RankProcess one = rank == 0
+                                          ? node::RankProcess{event.process, event.token_sha256}
+                                          : event.others[rank - 1];
+        const node::InstanceName name = rank_name(event.name, rank);
+        if (one.process && processes_.adopt(name, one.process)) {
+            event.alive = true;
+        } else if (one.process && !one.token_sha256.empty() &&
+                   processes_.adopt_rest(name, one.process, one.token_sha256)) {
+            event.alive = true; // its end is told when that is gone too
+        } else {
+            gone.push_back(rank);
+        }
+    }
+    if (event.alive)
+        crews_.adopt(event.name, event.token_sha256, event.process, event.others, event.starts,
+                     gone);
 }
 
 void NodeActor::recover_operations(const StoredState& stored, Recovery& recovery) {

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "scheduler/act/rank_name.h"
 
 #include <fmt/format.h>
 
@@ -32,7 +33,7 @@ void NodeActor::expect_engines(const policies::Documents& documents) {
 }
 
 void NodeActor::start_process(const node::StartProcess& start, const Status& recorded) {
-    std::string token = tokens_[start.instance];
+    const std::vector<std::string> tokens = std::move(tokens_[start.instance]);
     tokens_.erase(start.instance);
     auto failed = [&](Error error) {
         context_.post(node::ProcessStartFailed{start.instance, std::move(error)});
@@ -43,46 +44,74 @@ void NodeActor::start_process(const node::StartProcess& start, const Status& rec
     auto device = context_.environments.find(start.devices.front());
     bool on_gpu = device != context_.environments.end() && device->second.device_kind == "cuda";
     if (on_gpu && mps_.wanted() && mps_.is_starting()) {
-        tokens_[start.instance] = token;
+        tokens_[start.instance] = tokens;
         return waiting_for_mps_.push_back(start);
     }
-    auto options = engine_launch(start, context_.paths, token, on_gpu);
-    if (!options)
-        return failed(options.error());
+    LaunchedRank place;
+    if (start.ranks > 1) {
+        std::vector<std::string> hashes;
+        for (const std::string& token : tokens)
+            hashes.push_back(sha256_hex(token));
+        auto rendezvous = crews_.begin(start, hashes);
+        if (!rendezvous)
+            return failed(rendezvous.error());
+        place.rendezvous = std::move(*rendezvous);
+    }
+    for (place.rank = 0; place.rank < start.ranks; ++place.rank) {
+        const node::InstanceName name = rank_name(start.instance, place.rank);
+        if (auto starting = prepare(start, place, tokens.at(place.rank), on_gpu))
+            launch(*starting);
+        else
+            crews_.hear(name, node::ProcessStartFailed{name, starting.error()});
+    }
+}
+
+Result<NodeActor::Starting> NodeActor::prepare(const node::StartProcess& start,
+                                               const LaunchedRank& place, const std::string& token,
+                                               bool on_gpu) {
+    BERTH_ASSIGN(SpawnOptions options, engine_launch(start, context_.paths, token, on_gpu, place));
     const bool from_disk =
         context_.state().policy.attach.on_mismatch == policies::OnMismatch::kDisk;
-    options->environment["BERTH_FALLBACK"] = from_disk ? "disk" : "fail";
-    options->environment["BERTH_LOADER"] = context_.paths.program_dir + "/berth-loader";
+    options.environment["BERTH_FALLBACK"] = from_disk ? "disk" : "fail";
+    options.environment["BERTH_LOADER"] = context_.paths.program_dir + "/berth-loader";
     if (on_gpu)
-        share_by_mps(start, *options);
-    Starting starting{start.instance, sha256_hex(token), std::move(*options), nullptr};
-    if (!start.spec.engine.listen.empty()) {
-        auto service = services_.ensure(start.spec);
-        if (!service)
-            return failed(service.error());
-        const policies::EngineSpec& engine = start.spec.engine;
-        // A request that ends each engine that goes on with it must not end them all.
-        if (const auto i = context_.state().instances.find(start.instance);
-            i != context_.state().instances.end() && i->second.failures.size() >= kPoisonedAfter &&
-            is_only_process(i->second)) {
-            context_.note(true, "instance/" + start.instance.value, "RequestsForgotten",
-                          fmt::format("{} processes have ended soon one after the other: what was "
-                                      "in flight is not tried again",
-                                      i->second.failures.size()));
-            services_.forget_requests(start.spec);
-        }
-        starting.service = std::move(*service);
-        starting.options.listen_fds = starting.service->listen_fds(
-            engine.journal && engine.driver == policies::DriverKind::kBerth);
+        share_by_mps(start, options);
+    Starting starting{rank_name(start.instance, place.rank), sha256_hex(token), std::move(options),
+                      nullptr};
+    // Rank 0 has the front end.
+    if (!start.spec.engine.listen.empty() && place.rank == 0)
+        BERTH_TRY(pass_socket(start, starting));
+    return starting;
+}
+
+Status NodeActor::pass_socket(const node::StartProcess& start, Starting& starting) {
+    BERTH_ASSIGN(starting.service, services_.ensure(start.spec));
+    const policies::EngineSpec& engine = start.spec.engine;
+    // A request that ends each engine that goes on with it must not end them all.
+    if (const auto i = context_.state().instances.find(start.instance);
+        i != context_.state().instances.end() && i->second.failures.size() >= kPoisonedAfter &&
+        is_only_process(i->second)) {
+        context_.note(true, "instance/" + start.instance.value, "RequestsForgotten",
+                      fmt::format("{} processes have ended soon one after the other: what was "
+                                  "in flight is not tried again",
+                                  i->second.failures.size()));
+        services_.forget_requests(start.spec);
     }
+    starting.options.listen_fds = starting.service->listen_fds(
+        engine.journal && engine.driver == policies::DriverKind::kBerth);
+    return {};
+}
+
+void NodeActor::launch(const Starting& starting) {
     if (auto why = zygote_.why_not(starting.options))
         return execute(starting, *why);
     zygote_.fork(starting.options, [this, starting](Result<ZygoteLink::Newborn> born) {
         if (!born)
             return execute(starting, born.error().message);
-        auto process = processes_.take(starting.instance, std::move(born->process));
+        auto process = processes_.take(starting.rank_name, std::move(born->process));
         if (!process)
-            return context_.post(node::ProcessStartFailed{starting.instance, process.error()});
+            return crews_.hear(starting.rank_name,
+                               node::ProcessStartFailed{starting.rank_name, process.error()});
         started(starting, *process, {});
         born->let_go(); // from here on it may call, and is known
     });
@@ -126,19 +155,22 @@ void NodeActor::mps_changed() {
 }
 
 void NodeActor::execute(const Starting& starting, const std::string& why) {
-    auto process = processes_.start(starting.instance, starting.options);
+    auto process = processes_.start(starting.rank_name, starting.options);
     if (!process)
-        return context_.post(node::ProcessStartFailed{starting.instance, process.error()});
+        return crews_.hear(starting.rank_name,
+                           node::ProcessStartFailed{starting.rank_name, process.error()});
     started(starting, *process, why);
 }
 
 void NodeActor::started(const Starting& starting, const node::ProcessRef& process,
                         std::string why_exec) {
-    log::info("started instance={} pid={} device={} command={} how={}{}{}", starting.instance.value,
-              process.pid, device_of(starting.options), starting.options.command.front(),
-              why_exec.empty() ? "forked" : "exec", why_exec.empty() ? "" : ": ", why_exec);
-    context_.starts[starting.instance] = {process, std::move(why_exec)};
-    context_.post(node::ProcessStarted{starting.instance, process, starting.token_sha256});
+    log::info("started instance={} pid={} device={} command={} how={}{}{}",
+              starting.rank_name.value, process.pid, device_of(starting.options),
+              starting.options.command.front(), why_exec.empty() ? "forked" : "exec",
+              why_exec.empty() ? "" : ": ", why_exec);
+    context_.starts[starting.rank_name] = {process, std::move(why_exec)};
+    crews_.hear(starting.rank_name,
+                node::ProcessStarted{starting.rank_name, process, starting.token_sha256});
 }
 
 } // namespace berth

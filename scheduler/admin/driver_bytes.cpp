@@ -37,10 +37,11 @@ BytesQuestion bytes_question(const NodeContext& context) {
             question.hosts[id.value].weight_bytes = context.catalogue.bytes_on(id.value);
     }
     for (const auto& [name, instance] : context.state().instances)
-        if (!instance.devices.empty() && instance.process.pid != 0)
-            if (auto host = question.hosts.find(instance.devices.front().value);
-                host != question.hosts.end())
-                host->second.pids.push_back(instance.process.pid);
+        for (uint32_t rank = 0; rank < instance.ranks && rank < instance.devices.size(); ++rank)
+            if (const int pid = instance.rank_process(rank).process.pid; pid != 0)
+                if (auto host = question.hosts.find(instance.devices[rank].value);
+                    host != question.hosts.end())
+                    host->second.pids.push_back(pid);
     return question;
 }
 

@@ -126,6 +126,8 @@ asio::awaitable<Response> AdminApi::get_instance(Request request) {
         shown["removing"] = found->second.remove_wanted;
         views::add_start(shown, parts_.context, found->second);
         views::add_rollout(shown, parts_.context.state(), found->second);
+        views::add_ranks(shown, parts_.context, found->second,
+                         parts_.actor.crews().find(found->first));
         response = http::json_response(shown);
     }
     if (!tag.empty())

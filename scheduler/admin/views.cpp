@@ -2,6 +2,8 @@
 #include "scheduler/admin/views.h"
 
 #include "base/unique_fd.h"
+#include "scheduler/act/crew.h"
+#include "scheduler/act/rank_name.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -299,7 +301,7 @@ json::object instance(const node::Instance& instance, node::TimePoint now) {
             {"grantBytesMax", instance.spec.memory_limit_bytes},
             {"overheadBytes", instance.overhead_bytes},
             {"hostBytes", instance.host_bytes},
-            {"weightSet", instance.weights ? instance.weights->value : ""},
+            {"weightSet", instance.weights.empty() ? "" : instance.weights.front().value},
             {"weights", instance.weights_source},
             {"starts", instance.starts},
             {"restarts", instance.restarts},
@@ -307,6 +309,27 @@ json::object instance(const node::Instance& instance, node::TimePoint now) {
             {"counters", counters_json(instance.counters)},
             {"operation", instance.operation ? instance.operation->value : ""},
             {"sinceMs", since.count()}};
+}
+
+// A line for each of several ranks; phases by its own word.
+void add_ranks(json::object& shown, const NodeContext& context, const node::Instance& instance,
+               const Crew* crew) {
+    if (instance.ranks == 1)
+        return;
+    json::array ranks;
+    for (uint32_t rank = 0; rank < instance.ranks && rank < instance.devices.size(); ++rank) {
+        const node::InstanceName name = rank_name(instance.name, rank);
+        json::object one{{"rank", rank},
+                         {"device", instance.devices[rank].value},
+                         {"pid", instance.rank_process(rank).process.pid},
+                         {"weightSet", rank < instance.weights.size() ? instance.weights[rank].value
+                                                                      : std::string()},
+                         {"log", context.paths.engine_log(name)}};
+        one["phases"] = crew == nullptr || rank >= crew->size() ? json::object()
+                                                                : phases_map(crew->phases(rank));
+        ranks.push_back(std::move(one));
+    }
+    shown["ranks"] = std::move(ranks);
 }
 
 void add_start(json::object& shown, const NodeContext& context, const node::Instance& instance) {

@@ -12,6 +12,10 @@
 
 // The node's state as the JSON of the REST interface: camelCase fields, bytes and milliseconds as
 // numbers, moments as RFC 3339 text. Reads only; on the decision thread.
+namespace berth {
+class Crew;
+}
+
 namespace berth::views {
 
 // Bytes in use on each device by the driver's (host: the kernel's) word.
@@ -40,6 +44,8 @@ void add_start(json::object& shown, const NodeContext& context, const node::Inst
 // Of the instance or, of one that stands by, of whom it stands by for.
 void add_rollout(json::object& shown, const node::NodeState& state, const node::Instance& instance);
 json::object rollout(const node::Rollout& rollout, node::TimePoint now);
+void add_ranks(json::object& shown, const NodeContext& context, const node::Instance& instance,
+               const Crew* crew);
 json::object operation(const OperationEntry& entry);
 json::object event(const EventRecord& record);
 

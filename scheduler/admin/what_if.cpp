@@ -106,7 +106,7 @@ void Play::operator()(const node::StartLoad& a) {
         known != state_.known_weight_bytes.end())
         bytes = known->second;
     else if (const auto measured = set_bytes_.find(a.key.path); measured != set_bytes_.end())
-        bytes = measured->second;
+        bytes = measured->second / a.key.ranks;
     uint64_t overhead = 0;
     if (const auto known = state_.known_load_overhead.find(a.key);
         known != state_.known_load_overhead.end())

@@ -181,6 +181,10 @@ void describe_into(const json::object& object, const std::string& indent, bool o
                 for (const auto& [inner_key, inner] : *fields)
                     if (inner.is_primitive() && scalar_text(inner_key, inner, false) != "-")
                         line += (line.empty() ? "" : "  ") + scalar_text(inner_key, inner, false);
+                    else if (std::string_view(inner_key) == "phases" && inner.is_object())
+                        for (const auto& [phase, ms] : inner.get_object())
+                            line += fmt::format("  {} {}", std::string_view(phase),
+                                                scalar_text(phase, ms, true));
             } else {
                 line = scalar_text(key, element, false);
             }

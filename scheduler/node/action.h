@@ -84,6 +84,8 @@ struct StartProcess {
     policies::ModelSpec model; // name empty: none
     std::vector<DeviceId> devices;
     uint64_t grant_bytes = 0; // on each
+    uint32_t ranks = 1;       // several: a process each, and `devices` are by rank
+    uint64_t number = 0;      // of this start, counted for the instance
 };
 struct TerminateProcess { // SIGTERM to the group: engines without a session. -> ProcessExited
     InstanceName instance;

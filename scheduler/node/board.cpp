@@ -24,7 +24,7 @@ Board::Board(NodeState& state) : state_(state) {
     for (const auto& [id, device] : state.devices)
         rows_.emplace_back().device = &device;
     for (auto& [name, i] : state.instances) {
-        for (const DeviceId& device : i.devices)
+        for (const DeviceId& device : i.places())
             if (Row* row = find(device))
                 row->instances.push_back(&i);
         if (!waits_for_room(i) && !waits(i))
@@ -54,7 +54,7 @@ void Board::refresh(const DeviceId& device) {
     ++changes_;
     const auto column = static_cast<size_t>(row - rows_.data());
     for (size_t n = column; n < weights_.size(); n += rows_.size())
-        weights_[n].reset();
+        weights_[n].clear();
     compute(*row);
 }
 
@@ -75,7 +75,7 @@ void Board::compute(Row& row) {
         Resident& here = row.sets.emplace_back();
         here.set = &set;
         here.leased = std::ranges::any_of(row.instances, [&set](const Instance* i) {
-            return i->process_alive && i->weights == set.id;
+            return i->process_alive && i->leases(set.id, set.device);
         });
         for (const LoadKey& key : set.keys)
             if (const auto found = by_path_.find(key.path); found != by_path_.end())
@@ -94,7 +94,8 @@ void Board::compute(Row& row) {
         row.idle_bytes += set.pinned || here.leased ? 0 : set.bytes;
     }
     for (const Instance* i : row.instances) {
-        used += i->grant_bytes + i->overhead_bytes;
+        const uint64_t bytes = (i->grant_bytes + i->overhead_bytes) * i->times_on(device.id);
+        used += bytes;
         row.coming_bytes += leaving_bytes(*i, row);
         if (!i->process_alive || !preemptible(state_, *i))
             continue;
@@ -103,7 +104,7 @@ void Board::compute(Row& row) {
             std::ranges::find(row.preemptible_bytes, rank, &std::pair<int64_t, uint64_t>::first);
         if (at == row.preemptible_bytes.end())
             at = row.preemptible_bytes.insert(at, {rank, 0});
-        at->second += i->grant_bytes + i->overhead_bytes;
+        at->second += bytes;
     }
     for (const auto& [id, load] : state_.loads) {
         if (load.key.device != device.id)
@@ -117,37 +118,45 @@ void Board::compute(Row& row) {
     row.free_bytes = row.total_bytes > used ? row.total_bytes - used : 0;
 }
 
-uint64_t Board::sole_weights_bytes(const Instance& i, const Row& row) const {
-    if (!i.weights)
-        return 0;
-    const auto here = std::ranges::find_if(
-        row.sets, [&i](const Resident& one) { return one.set->id == *i.weights; });
-    if (here == row.sets.end() || here->set->pinned || here->set->dropping)
-        return 0;
+bool Board::is_sole(const Instance& i, const Row& row, const Resident& here) const {
+    const WeightSet& set = *here.set;
+    if (set.pinned || set.dropping)
+        return false;
     for (const auto& [id, lease] : state_.leases)
-        if (lease.set == *i.weights && lease.device == row.device->id && lease.instance != i.name)
-            return 0;
+        if (lease.set == set.id && lease.device == row.device->id && lease.instance != i.name)
+            return false;
     for (const Instance* other : row.instances)
-        if (other != &i && other->process_alive && other->weights == i.weights)
-            return 0;
-    for (size_t model : here->models) // who waits for the set keeps it
+        if (other != &i && other->process_alive && other->leases(set.id, set.device))
+            return false;
+    for (size_t model : here.models) // who waits for the set keeps it
         if (std::ranges::any_of(waiters_[model],
                                 [](const Instance* other) { return waits_for_room(*other); }))
-            return 0;
-    return here->set->bytes;
+            return false;
+    return true;
+}
+
+uint64_t Board::sole_weights_bytes(const Instance& i, const Row& row) const {
+    uint64_t bytes = 0;
+    if (!i.weights.empty())
+        for (const Resident& here : row.sets)
+            if (i.leases(here.set->id, here.set->device) && is_sole(i, row, here))
+                bytes += here.set->bytes;
+    return bytes;
 }
 
 // What comes free of it there once what is under way on it is done.
 uint64_t Board::leaving_bytes(const Instance& i, const Row& row) const {
     if (!i.process_alive || i.state == InstanceState::kUnkillable)
         return 0;
+    const uint64_t times = i.times_on(row.device->id);
     if (i.state == InstanceState::kPreempting && i.desired == Desired::kShrunk)
-        return i.grant_bytes > i.grant_bytes_next ? i.grant_bytes - i.grant_bytes_next : 0;
+        return i.grant_bytes > i.grant_bytes_next ? (i.grant_bytes - i.grant_bytes_next) * times
+                                                  : 0;
     if (i.state == InstanceState::kPreempting && i.desired == Desired::kSuspended)
-        return i.grant_bytes;
+        return i.grant_bytes * times;
     if ((i.state == InstanceState::kPreempting && i.desired == Desired::kEvicted) ||
         i.substate == "Killed")
-        return i.grant_bytes + i.overhead_bytes + sole_weights_bytes(i, row);
+        return (i.grant_bytes + i.overhead_bytes) * times + sole_weights_bytes(i, row);
     return 0;
 }
 
@@ -161,31 +170,38 @@ const policies::ModelSpec* Board::model_of(const Instance& i) const {
     return index ? &state_.documents.models[*index] : nullptr;
 }
 
-const Board::Weights& Board::weights(const policies::ModelSpec& model, const Row& row) {
+const std::vector<Board::Weights>& Board::parts(const policies::ModelSpec& model, const Row& row) {
     const auto index = static_cast<size_t>(&model - state_.documents.models.data());
     if (weights_.empty())
         weights_.resize(state_.documents.models.size() * rows_.size());
-    std::optional<Weights>& known =
+    std::vector<Weights>& known =
         weights_[index * rows_.size() + static_cast<size_t>(&row - rows_.data())];
-    if (known)
-        return *known;
-    Weights& here = known.emplace();
-    here.resident = std::ranges::any_of(row.sets, [index](const Resident& one) {
-        return !one.set->dropping && std::ranges::find(one.models, index) != one.models.end();
+    if (known.empty())
+        for (uint32_t rank = 0; rank < model.tensor_parallel; ++rank)
+            known.push_back(weights_of(model, row, rank));
+    return known;
+}
+
+Board::Weights Board::weights_of(const policies::ModelSpec& model, const Row& row,
+                                 uint32_t rank) const {
+    const LoadKey key = load_key(model, row.device->id, rank);
+    Weights here;
+    here.first_rank = rank;
+    here.resident = std::ranges::any_of(row.sets, [&key](const Resident& one) {
+        return !one.set->dropping && one.set->keys.contains(key);
     });
     if (here.resident)
         return here;
     for (const Load* load : row.loads) {
-        if (!is_load_of(model, load->key) || !load->copy_to.empty())
+        if (load->key != key || !load->copy_to.empty())
             continue;
         here.loading = here.loading || load->state == Load::State::kLoading;
         here.distance = 1;
     }
-    const LoadKey key = load_key(model, row.device->id);
     if (here.distance == 0)
         here.distance = find_copy(state_, kHostTier, key) != nullptr    ? 2
                         : find_copy(state_, kImageTier, key) != nullptr ? 3
-                                                                        : 4;
+                                                                        : kFarthest;
     if (const auto bytes = state_.known_weight_bytes.find(key);
         bytes != state_.known_weight_bytes.end())
         here.weight_bytes = bytes->second;
@@ -193,6 +209,43 @@ const Board::Weights& Board::weights(const policies::ModelSpec& model, const Row
         bytes != state_.known_load_overhead.end())
         here.loader_bytes = bytes->second;
     return here;
+}
+
+Board::Weights Board::part(const Instance& i, const Row& row, uint32_t first) {
+    const std::vector<Weights>& all = parts(*model_of(i), row);
+    const size_t end = std::min<size_t>(all.size(), first + i.spec.ranks_each());
+    Weights sum;
+    sum.first_rank = first;
+    sum.resident = sum.loading = true; // unless one is found that is not
+    for (size_t rank = first; rank < end; ++rank) {
+        const Weights& one = all[rank];
+        sum.resident = sum.resident && one.resident;
+        sum.loading = sum.loading && (one.resident || one.loading);
+        sum.distance = std::max(sum.distance, one.distance);
+        if (one.resident || one.loading)
+            continue;
+        sum.weight_bytes += one.weight_bytes;
+        sum.loader_bytes += one.loader_bytes;
+    }
+    sum.loading = sum.loading && !sum.resident;
+    return sum;
+}
+
+Board::Weights Board::weights(const Instance& i, const Row& row) {
+    if (i.spec.ranks == 1)
+        return parts(*model_of(i), row).front();
+    if (i.state == InstanceState::kLoading) // it knows its place
+        for (size_t rank = 0; rank < i.devices.size(); ++rank)
+            if (i.devices[rank] == row.device->id)
+                return part(i, row, static_cast<uint32_t>(rank));
+    const uint32_t each = i.spec.ranks_each();
+    Weights best = part(i, row, 0);
+    for (uint32_t first = each; first + each <= i.spec.ranks; first += each)
+        if (const Weights other = part(i, row, first);
+            std::pair(other.distance, other.weight_bytes) <
+            std::pair(best.distance, best.weight_bytes))
+            best = other;
+    return best;
 }
 
 bool Board::could_have(const Row& row, uint64_t needed, std::optional<int64_t> below) {
@@ -205,11 +258,10 @@ bool Board::could_have(const Row& row, uint64_t needed, std::optional<int64_t> b
 }
 
 uint64_t Board::need_bytes(const Instance& i, const Row& row) {
-    const uint64_t process = grant_bytes_min(i) + row.overhead_bytes;
-    const policies::ModelSpec* model = model_of(i);
-    if (model == nullptr)
+    const uint64_t process = (grant_bytes_min(i) + row.overhead_bytes) * i.spec.ranks_each();
+    if (model_of(i) == nullptr)
         return process;
-    const Weights& here = weights(*model, row);
+    const Weights here = weights(i, row);
     if (here.resident || here.loading)
         return process;
     return here.weight_bytes + std::max(here.loader_bytes, process);
@@ -228,7 +280,9 @@ std::optional<uint64_t> Board::claim_on(const Instance& i, const Row& row) {
                                     : row.device->cordoned || !is_candidate(i, row))
         return std::nullopt;
     const uint64_t need =
-        i.state == InstanceState::kSuspended ? grant_bytes_min(i) : need_bytes(i, row);
+        i.state == InstanceState::kSuspended
+            ? grant_bytes_min(i) * std::max<uint64_t>(1, i.times_on(row.device->id))
+            : need_bytes(i, row);
     if (need > row.most_bytes()) // who can never fit here keeps nobody waiting
         return std::nullopt;
     return need;
@@ -256,7 +310,7 @@ uint64_t Board::spoken_for(const Row& row, const Instance& taker, bool by_lower)
 }
 
 void Board::placed(Instance& i) {
-    for (const DeviceId& device : i.devices) {
+    for (const DeviceId& device : i.places()) {
         Row* row = find(device);
         if (row == nullptr)
             continue;

@@ -21,7 +21,8 @@ class Board {
     struct Resident {
         const WeightSet* set = nullptr;
         bool leased = false;        // somebody there, or a guest, has mapped it
-        std::vector<size_t> models; // it answers them, by their place in the documents
+        std::vector<size_t> models; // it answers them, or a rank of them, by their place in the
+                                    // documents
     };
     struct Row {
         const Device* device = nullptr;
@@ -49,14 +50,16 @@ class Board {
             return total_bytes > reserve_bytes ? total_bytes - reserve_bytes : 0;
         }
     };
-    // What a model's weights cost on a row's device.
+    // What a model's weights, or a rank's part of them, cost on a row's device.
     struct Weights {
         bool resident = false;
         bool loading = false;      // their bytes count already
         uint64_t weight_bytes = 0; // to be loaded, as far as it is known
         uint64_t loader_bytes = 0; // its overhead, while it loads
         int distance = 0; // from the device: 0 resident, being loaded, host memory, image, disk
+        uint32_t first_rank = 0;
     };
+    static constexpr int kFarthest = 4;
 
     std::vector<Row>& rows() { return rows_; } // by device id
     const std::vector<Row>& rows() const { return rows_; }
@@ -64,15 +67,18 @@ class Board {
     void refresh(const DeviceId& device);
 
     const policies::ModelSpec* model_of(const Instance& i) const;
-    // `row` is one of rows(), `model` one of the documents'.
-    const Weights& weights(const policies::ModelSpec& model, const Row& row);
+    // Of an instance that has a model, on one of rows(): what it needs there at the least. Of
+    // several ranks any could be placed there, with their parts: the nearest ones are.
+    Weights weights(const Instance& i, const Row& row);
+    // The same for as many ranks as it has on a device, from `first` on.
+    Weights part(const Instance& i, const Row& row, uint32_t first);
     // Whether `needed` bytes could be had at all by who may preempt those of rank `below` or less.
     static bool could_have(const Row& row, uint64_t needed, std::optional<int64_t> below);
     // Who waits for those weights, or to be resumed on them, in the order in which they are served.
     // Some of them may have been served in this pass.
     const std::vector<Instance*>& waiters(size_t model) const { return waiters_.at(model); }
-    // The bytes of its weight set there if nobody else holds it or waits for it, and it may be
-    // dropped once the instance has left it; else 0.
+    // The bytes of its weight sets there that nobody else holds or waits for, and that may be
+    // dropped once the instance has left them.
     uint64_t sole_weights_bytes(const Instance& i, const Row& row) const;
     // What must be free there for it to be started: its weights while they are loaded, then its
     // process.
@@ -96,6 +102,9 @@ class Board {
 
   private:
     void compute(Row& row);
+    const std::vector<Weights>& parts(const policies::ModelSpec& model, const Row& row); // by rank
+    Weights weights_of(const policies::ModelSpec& model, const Row& row, uint32_t rank) const;
+    bool is_sole(const Instance& i, const Row& row, const Resident& here) const;
     uint64_t leaving_bytes(const Instance& i, const Row& row) const;
     std::optional<size_t> model_index(const Instance& i) const;
     std::optional<uint64_t> claim_on(const Instance& i, const Row& row);
@@ -108,7 +117,7 @@ class Board {
     std::unordered_map<std::string_view, std::vector<size_t>> by_path_; // models
     std::vector<std::vector<Instance*>> waiters_;                       // by model
     std::vector<Instance*> modelless_waiters_;
-    std::vector<std::optional<Weights>> weights_; // of model m on row r: [m * rows + r]
+    std::vector<std::vector<Weights>> weights_; // of model m on row r: [m * rows + r]; by rank
 };
 
 // The rank of an instance: its class's value, or more while it starves and the policy boosts it.

@@ -83,8 +83,8 @@ void Step::on(const ProcessExited& event) {
 // Its bytes are free: the kernel and the driver have taken back what it held.
 void Step::process_gone(Instance& i) {
     cancel_timers(i);
-    if (i.weights && !i.devices.empty())
-        if (const auto set = s_.weights.find({i.devices.front(), *i.weights});
+    for (size_t rank = 0; rank < i.weights.size(); ++rank)
+        if (const auto set = s_.weights.find({i.devices.at(rank), i.weights[rank]});
             set != s_.weights.end())
             set->second.last_used = now_;
     std::erase_if(s_.leases, [&i](const auto& one) { return one.second.instance == i.name; });
@@ -92,11 +92,13 @@ void Step::process_gone(Instance& i) {
     i.process = ProcessRef{};
     i.token_sha256.clear();
     i.endpoint.clear();
-    i.weights.reset();
+    i.weights.clear();
     i.weights_source.clear();
     i.canary_due.reset();
     i.canary_met.reset();
     i.devices.clear();
+    i.others.clear();
+    i.ranks = 1;
     i.command.reset();
     i.late_command.reset();
     i.pause_late = false;
@@ -121,7 +123,7 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
               : wanted == Desired::kRunning ? InstanceState::kRunning
                                             : InstanceState::kPaused;
         std::string there;
-        for (const DeviceId& id : i.devices)
+        for (const DeviceId& id : i.places())
             there += (there.empty() ? "" : ", ") + id.value;
         tell(i, true, "EndedAfterAll",
              "process " + std::to_string(i.process.pid) + " has ended after " +

@@ -43,7 +43,8 @@ bool serves(const Instance& i) {
 bool Step::is_demanded(const Instance& i) const {
     const auto found = s_.demands.find(i.spec.class_name);
     return found != s_.demands.end() && !i.devices.empty() &&
-           found->second.words.contains(i.devices.front()) && i.counters.requests_waiting > 0;
+           found->second.words.contains(i.devices.front()) && // there as on all of its devices
+           i.counters.requests_waiting > 0;
 }
 
 // What its latest report says; true when the planner must look at it.
@@ -70,27 +71,28 @@ void Step::watch_demand() {
         for (const auto& [name, i] : s_.instances) {
             if (i.spec.class_name != trigger.class_name || !serves(i))
                 continue;
-            const DeviceId& device = i.devices.front();
-            if (trigger.on == TriggerKind::kQueueDepth) {
-                if (i.counters.requests_waiting <= trigger.above)
-                    continue;
-                const TimePoint since =
-                    before.queue_since.contains(device) ? before.queue_since[device] : now_;
-                demand.queue_since[device] = since;
-                if (now_ - since < trigger.for_time) {
-                    wake(since + trigger.for_time);
-                    continue;
+            for (const DeviceId& device : i.places()) {
+                if (trigger.on == TriggerKind::kQueueDepth) {
+                    if (i.counters.requests_waiting <= trigger.above)
+                        continue;
+                    const TimePoint since =
+                        before.queue_since.contains(device) ? before.queue_since[device] : now_;
+                    demand.queue_since[device] = since;
+                    if (now_ - since < trigger.for_time) {
+                        wake(since + trigger.for_time);
+                        continue;
+                    }
+                    demand.words[device] = std::to_string(i.counters.requests_waiting) +
+                                           " requests wait at " + name.value + ", more than " +
+                                           std::to_string(trigger.above);
+                } else if (const double value = measured(i.counters, trigger);
+                           value > milliseconds(trigger.target)) {
+                    demand.words[device] = trigger.metric + " of " + name.value + " is " +
+                                           std::to_string(static_cast<int64_t>(value)) +
+                                           " ms at percentile " +
+                                           std::to_string(static_cast<int>(trigger.percentile)) +
+                                           ", the target is " + format_duration(trigger.target);
                 }
-                demand.words[device] = std::to_string(i.counters.requests_waiting) +
-                                       " requests wait at " + name.value + ", more than " +
-                                       std::to_string(trigger.above);
-            } else if (const double value = measured(i.counters, trigger);
-                       value > milliseconds(trigger.target)) {
-                demand.words[device] = trigger.metric + " of " + name.value + " is " +
-                                       std::to_string(static_cast<int64_t>(value)) +
-                                       " ms at percentile " +
-                                       std::to_string(static_cast<int>(trigger.percentile)) +
-                                       ", the target is " + format_duration(trigger.target);
             }
         }
     }

@@ -14,8 +14,9 @@ std::string number(TimerId id) {
 
 struct Describe {
     std::string operator()(const StartLoad& a) const {
-        return "StartLoad " + a.key.path + " " + a.key.device.value +
-               (a.source.empty() ? "" : " from " + a.source.value);
+        return "StartLoad " + a.key.path + " " +
+               (a.key.ranks > 1 ? "rank " + std::to_string(a.key.rank) + " " : "") +
+               a.key.device.value + (a.source.empty() ? "" : " from " + a.source.value);
     }
     std::string operator()(const StartCopy& a) const {
         return "StartCopy " + a.set.value + " " + a.source.value + " to " + a.to.value;

@@ -7,6 +7,17 @@
 
 namespace berth::node {
 
+namespace {
+
+// It is the model's on its device, or the part of one of its ranks.
+bool answers(const WeightSet& set, const policies::ModelSpec& model) {
+    return std::ranges::any_of(set.keys, [&](const LoadKey& key) {
+        return key.device == set.device && is_load_of(model, key);
+    });
+}
+
+} // namespace
+
 void Step::on(const DocumentsApplied& event) {
     const bool first = !s_.ready;
     unpin_what_is_named_no_more(event.documents);
@@ -41,7 +52,7 @@ void Step::on(const DocumentsApplied& event) {
         if (is_tier(set.device))
             continue;
         for (const policies::ModelSpec& model : s_.documents.models) {
-            if (!set.keys.contains(load_key(model, set.device)))
+            if (!answers(set, model))
                 continue;
             const bool named = set.models.insert(ModelName(model.name)).second;
             if (named || (model.pin && !set.pinned)) {
@@ -59,7 +70,7 @@ void Step::on(const DocumentsApplied& event) {
 void Step::unpin_what_is_named_no_more(const policies::Documents& next) {
     for (auto& [key, set] : s_.weights) {
         const auto pins = [&set](const policies::ModelSpec& model) {
-            return model.pin && set.keys.contains(load_key(model, set.device));
+            return model.pin && answers(set, model);
         };
         if (!set.pinned || !std::ranges::any_of(s_.documents.models, pins) ||
             std::ranges::any_of(next.models, pins))

@@ -18,8 +18,10 @@ InstanceRecovered durable(const Instance& i) {
     kept.reason = i.reason;
     kept.message = i.message;
     kept.devices = i.devices;
-    kept.weights = i.weights.value_or(WeightSetId());
+    kept.weights = i.weights;
+    kept.ranks = i.ranks;
     kept.process = i.process;
+    kept.others = i.others;
     kept.token_sha256 = i.token_sha256;
     kept.process_digest = i.process_digest;
     kept.endpoint = i.endpoint;
@@ -67,6 +69,8 @@ WeightsAdopted durable(const WeightSet& set) {
         kept.path = set.keys.begin()->path;
         kept.dtype = set.keys.begin()->dtype;
         kept.quantization = set.keys.begin()->quantization;
+        kept.rank = set.keys.begin()->rank;
+        kept.ranks = set.keys.begin()->ranks;
     }
     return kept;
 }

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 // Events about engines: their processes, their sessions, their answers.
 namespace berth::node {
@@ -14,6 +15,7 @@ struct ProcessStarted {
     InstanceName instance;
     ProcessRef process;
     std::string token_sha256;
+    std::vector<RankProcess> others{}; // the further ranks'
 };
 struct ProcessStartFailed {
     InstanceName instance;

@@ -37,9 +37,11 @@ struct InstanceRecovered {
     std::string reason;
     std::string message;
     std::vector<DeviceId> devices;
-    WeightSetId weights; // empty: none
+    std::vector<WeightSetId> weights; // by rank
+    uint32_t ranks = 1;
     ProcessRef process;
-    bool alive = false;
+    std::vector<RankProcess> others; // the further ranks'
+    bool alive = false;              // one of them at least; what is not whole is ended
     bool never_started = false;
     std::string token_sha256;
     std::string process_digest;

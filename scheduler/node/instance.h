@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,13 @@ struct Instance {
     TimePoint since;    // of `state`
     uint64_t order = 0; // of arrival: ties of priority go to the older
 
-    std::vector<DeviceId> devices;      // where it is placed; its grant and overhead count on each
-    std::optional<WeightSetId> weights; // leased from StartProcess until the process has ended
-    ProcessRef process;
+    // Where it is placed; its grant and overhead count on each. Of several ranks: by rank, and one
+    // that several share is there for each of them.
+    std::vector<DeviceId> devices;
+    std::vector<WeightSetId> weights; // by rank; leased from StartProcess until all have ended
+    uint32_t ranks = 1;               // of its processes, as they were started
+    ProcessRef process;               // rank 0's: all of them come and go as one
+    std::vector<RankProcess> others;  // the further ranks', in order; empty before ProcessStarted
     bool process_alive = false; // from StartProcess (pid may still be unknown) until ProcessExited
     bool session = false;
     std::string token_sha256; // set by ProcessStarted; checked by who accepts sessions
@@ -95,6 +100,22 @@ struct Instance {
 
     bool is_on(const DeviceId& device) const {
         return std::find(devices.begin(), devices.end(), device) != devices.end();
+    }
+    // How many times its grant and overhead count there.
+    uint64_t times_on(const DeviceId& device) const {
+        return static_cast<uint64_t>(std::count(devices.begin(), devices.end(), device));
+    }
+    RankProcess rank_process(uint32_t rank) const {
+        if (rank == 0)
+            return {process, token_sha256};
+        return rank <= others.size() ? others[rank - 1] : RankProcess();
+    }
+    std::set<DeviceId> places() const { return {devices.begin(), devices.end()}; } // each once
+    bool leases(const WeightSetId& set, const DeviceId& device) const {
+        for (size_t rank = 0; rank < weights.size(); ++rank)
+            if (weights[rank] == set && (ranks == 1 ? is_on(device) : devices[rank] == device))
+                return true;
+        return false;
     }
 };
 

@@ -43,8 +43,13 @@ void check_process(const Instance& i, Findings& wrong) {
         wrong.push_back(who + (i.process_alive ? "has a process" : "has no process"));
     if (i.process_alive && i.devices.empty())
         wrong.push_back(who + "has a process and no device");
-    if (!i.process_alive && (i.grant_bytes > 0 || i.overhead_bytes > 0 || i.session || i.weights ||
-                             i.grant_state != GrantState::kNone))
+    // All ranks or none.
+    if (i.process_alive && i.ranks > 1 &&
+        (i.devices.size() != i.ranks || (!i.others.empty() && i.others.size() + 1 != i.ranks) ||
+         (!i.weights.empty() && i.weights.size() != i.ranks)))
+        wrong.push_back(who + "has a part of its ranks alone");
+    if (!i.process_alive && (i.grant_bytes > 0 || i.overhead_bytes > 0 || i.session ||
+                             !i.weights.empty() || i.grant_state != GrantState::kNone))
         wrong.push_back(who + "holds bytes, weights or a session without a process");
     if (i.process_alive && i.grant_state == GrantState::kNone)
         wrong.push_back(who + "has a process and no grant on record");
@@ -78,10 +83,12 @@ void check_weights(const NodeState& state, Findings& wrong) {
         if (set.dropping && !lease_holders(state, set).empty())
             wrong.push_back("weights " + set.id.value + " are dropped under a lease");
     for (const auto& [name, i] : state.instances)
-        if (state.ready && i.process_alive && i.weights && !i.devices.empty() &&
-            find_set(state, *i.weights, i.devices.front()) == nullptr &&
-            i.grant_state != GrantState::kUnconfirmed)
-            wrong.push_back(name.value + " has a lease on weights that are not resident");
+        for (size_t rank = 0; rank < i.weights.size(); ++rank)
+            if (state.ready && i.process_alive && rank < i.devices.size() &&
+                !i.weights[rank].empty() &&
+                find_set(state, i.weights[rank], i.devices[rank]) == nullptr &&
+                i.grant_state != GrantState::kUnconfirmed)
+                wrong.push_back(name.value + " has a lease on weights that are not resident");
 }
 
 // Never two that answer one socket.

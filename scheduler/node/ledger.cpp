@@ -13,8 +13,9 @@ constexpr uint64_t kGrantStepBytes = 2ULL << 20; // of the coarser backend
 std::set<WeightSetId> leased_on(const NodeState& state, const DeviceId& device) {
     std::set<WeightSetId> leased;
     for (const auto& [name, i] : state.instances)
-        if (i.process_alive && i.weights && i.is_on(device))
-            leased.insert(*i.weights);
+        for (const WeightSetId& set : i.weights)
+            if (i.process_alive && i.leases(set, device))
+                leased.insert(set);
     for (const auto& [id, lease] : state.leases)
         if (lease.device == device)
             leased.insert(lease.set);
@@ -37,25 +38,25 @@ void add_weights(const NodeState& state, const DeviceId& device, DeviceUsage& ou
 
 void add_instances(const NodeState& state, const DeviceId& device, DeviceUsage& out) {
     for (const auto& [name, i] : state.instances) {
-        if (!i.is_on(device))
-            continue;
-        if (i.grant_bytes > 0) {
+        const uint64_t times = i.times_on(device);
+        const uint64_t grant = i.grant_bytes * times, overhead = i.overhead_bytes * times;
+        if (grant > 0) {
             const bool reclaimable =
                 preemptible(state, i) && i.grant_state != GrantState::kReserved;
-            out.grant_bytes += i.grant_bytes;
+            out.grant_bytes += grant;
             if (i.grant_state == GrantState::kReserved)
-                out.reserved_bytes += i.grant_bytes;
+                out.reserved_bytes += grant;
             if (i.grant_state == GrantState::kUnconfirmed)
-                out.unconfirmed_bytes += i.grant_bytes;
+                out.unconfirmed_bytes += grant;
             if (reclaimable)
-                out.reclaimable_bytes += i.grant_bytes;
+                out.reclaimable_bytes += grant;
             out.lines.push_back(
-                {LedgerLine::Kind::kGrant, name.value, i.grant_bytes, i.grant_state, reclaimable});
+                {LedgerLine::Kind::kGrant, name.value, grant, i.grant_state, reclaimable});
         }
-        if (i.overhead_bytes > 0) {
-            out.overhead_bytes += i.overhead_bytes;
-            out.lines.push_back({LedgerLine::Kind::kOverhead, name.value, i.overhead_bytes,
-                                 GrantState::kNone, false});
+        if (overhead > 0) {
+            out.overhead_bytes += overhead;
+            out.lines.push_back(
+                {LedgerLine::Kind::kOverhead, name.value, overhead, GrantState::kNone, false});
         }
     }
 }
@@ -130,17 +131,18 @@ const WeightSet* find_set(const NodeState& state, const WeightSetId& set, const 
 
 bool is_load_of(const policies::ModelSpec& model, const LoadKey& key) {
     return key.path == model.path && key.dtype == model.dtype &&
-           key.quantization == model.quantization;
+           key.quantization == model.quantization && key.ranks == model.tensor_parallel;
 }
 
-LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device) {
-    return LoadKey{model.path, model.dtype, device, model.quantization};
+LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device, uint32_t rank) {
+    return LoadKey{model.path,         model.dtype, device,
+                   model.quantization, rank,        model.tensor_parallel};
 }
 
 std::vector<std::string> lease_holders(const NodeState& state, const WeightSet& set) {
     std::vector<std::string> holders;
     for (const auto& [name, i] : state.instances)
-        if (i.process_alive && i.weights == set.id && i.is_on(set.device))
+        if (i.process_alive && i.leases(set.id, set.device))
             holders.push_back(name.value);
     for (const auto& [id, lease] : state.leases)
         if (lease.set == set.id && lease.device == set.device)

@@ -53,9 +53,9 @@ uint64_t placed_bytes(const Load& load);
 // The set that answers a load, if it is resident (and not being dropped).
 const WeightSet* resident(const NodeState& state, const LoadKey& key);
 const WeightSet* find_set(const NodeState& state, const WeightSetId& set, const DeviceId& device);
-bool is_load_of(const policies::ModelSpec& model, const LoadKey& key); // on whatever device
-// The key of a model on a device.
-LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device);
+bool is_load_of(const policies::ModelSpec& model, const LoadKey& key); // of whatever rank and place
+// The key of a model on a device, or of a rank's part of it.
+LoadKey load_key(const policies::ModelSpec& model, const DeviceId& device, uint32_t rank = 0);
 // The key that a published set goes by. No path or Model leads to it: an engine asks by its id.
 LoadKey published_key(const WeightSetId& set, const DeviceId& device);
 bool is_published(const LoadKey& key);

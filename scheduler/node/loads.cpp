@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
+#include "scheduler/node/ranks.h"
 
 #include <algorithm>
 
@@ -59,6 +60,15 @@ void Step::on(const LoadRequested& event) {
             refuse_operation(operation, std::move(error));
     };
     LoadKey key{event.path, event.dtype, event.device, event.quantization};
+    if (!event.operation.empty() && !event.model.empty())
+        if (const policies::ModelSpec* model = s_.documents.find_model(event.model.value);
+            model != nullptr && model->tensor_parallel > 1)
+            return refuse(key, Error{ErrorCode::kFailedPrecondition,
+                                     "Model '" + event.model.value + "' is of " +
+                                         std::to_string(model->tensor_parallel) +
+                                         " ranks: which part goes to which device is known once "
+                                         "an instance of it is placed, and loaded then",
+                                     "SeveralRanks", 0});
     if (!event.model.empty()) {
         const policies::ModelSpec* model = s_.documents.find_model(event.model.value);
         if (model == nullptr)
@@ -66,7 +76,7 @@ void Step::on(const LoadRequested& event) {
                                      "no Model '" + event.model.value +
                                          "'; `berth policy` shows those that there are",
                                      "ModelNotFound", 0});
-        key = load_key(*model, event.device);
+        key = load_key(*model, event.device, event.rank);
     }
     if (key.device.empty()) {
         uint64_t best = 0;
@@ -135,7 +145,7 @@ void Step::on(const LoadPlanned& event) {
 // Gives Go if there is room, waits if room is coming, refuses else.
 void Step::try_go(Load& load) {
     const uint64_t need = load.weight_bytes + load.overhead_bytes;
-    Taker who{name_of(load), nullptr, load.priority, false, load.key, nullptr};
+    Taker who{name_of(load), nullptr, load.priority, false, {load.key}, nullptr};
     uint64_t claimed = 0; // by waiting instances that matter more than this load's own
     std::optional<Board> board;
     for (const auto& [name, i] : s_.instances) {
@@ -252,7 +262,7 @@ void Step::on(const LoadSealed& event) {
     if (!load.model.empty())
         set.models.insert(load.model);
     for (const policies::ModelSpec& model : s_.documents.models) {
-        if (load_key(model, load.key.device) != load.key)
+        if (load_key(model, load.key.device, load.key.rank) != load.key)
             continue;
         set.models.insert(ModelName(model.name));
         set.pinned = set.pinned || model.pin;
@@ -320,8 +330,11 @@ void Step::end_load(Load& load, const std::optional<WeightSetId>& set, std::opti
         if (i.state != InstanceState::kLoading || !i.is_on(load.key.device))
             continue;
         const policies::ModelSpec* model = s_.documents.find_model(i.spec.model);
-        if (model != nullptr && !is_load_of(*model, load.key))
+        if (model != nullptr && !waits_for(i, *model, load.key))
             continue;
+        const auto comes = [this](const LoadKey& key) { return find_load(key) != nullptr; };
+        if (!error && model != nullptr && std::ranges::any_of(missing_parts(s_, i, *model), comes))
+            continue; // for the other ranks' parts
         i.devices.clear();
         if (!error) {
             enter(i, InstanceState::kPending, "", "", "its weight set is resident");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
+#include "scheduler/node/ranks.h"
 
 #include <algorithm>
 
@@ -88,22 +89,30 @@ void Step::place(Instance& i, Board& board) {
         return find_room(i, board, fits, decision);
     note_fits(i, fits, decision);
     fits.resize(count);
+    std::vector<Board::Row*> rows;
     for (const Fit& fit : fits) {
+        rows.push_back(fit.row);
         for (Decision::Candidate& one : decision.candidates)
             one.taken = one.taken || one.name == "device/" + fit.row->device->id.value;
         decision.winner += (decision.winner.empty() ? "" : ", ") + fit.row->device->id.value;
     }
-    if (std::all_of(fits.begin(), fits.end(), [](const Fit& fit) { return fit.resident; })) {
+    i.devices = devices_by_rank(i, rows, board);
+    const std::vector<LoadKey> missing =
+        model == nullptr ? std::vector<LoadKey>() : missing_parts(s_, i, *model);
+    if (missing.empty()) {
         decision.outcome = "started";
         decide(i, decision);
         return start_process(i, board, fits);
     }
     decision.outcome = "its weights are loaded first";
     decide(i, decision);
-    const DeviceId device = fits.front().row->device->id;
-    i.devices = {device};
-    enter(i, InstanceState::kLoading, "", "", model->path + " onto " + device.value);
-    start_load(load_key(*model, device), ModelName(model->name), i.priority);
+    std::string where;
+    for (const LoadKey& key : missing)
+        where += (where.empty() ? "" : ", ") + key.device.value +
+                 (key.ranks > 1 ? " (rank " + std::to_string(key.rank) + ")" : "");
+    enter(i, InstanceState::kLoading, "", "", model->path + " onto " + where);
+    for (const LoadKey& key : missing)
+        start_load(key, ModelName(model->name), i.priority);
     board.placed(i);
 }
 
@@ -131,7 +140,7 @@ std::vector<Step::Fit> Step::find_fits(const Instance& i, Board& board, Decision
         const uint64_t claimed = claimed_bytes(i, row);
         fit.available_bytes = row.free_bytes > claimed ? row.free_bytes - claimed : 0;
         if (model != nullptr) {
-            const Board::Weights& weights = board.weights(*model, row);
+            const Board::Weights weights = board.weights(i, row);
             fit.resident = weights.resident;
             fit.distance = weights.distance;
         }
@@ -208,8 +217,12 @@ Step::Search Step::search_room(Instance& i, Board& board, const std::vector<Fit>
         }
         if (!Board::could_have(*fit.row, needed, below) && (found.failed || was_told))
             continue;
-        if (model != nullptr)
-            found.who.keep = load_key(*model, fit.row->device->id);
+        if (model != nullptr) {
+            found.who.keep.clear();
+            const uint32_t first = board.weights(i, *fit.row).first_rank;
+            for (uint32_t rank = first; rank < first + i.spec.ranks_each(); ++rank)
+                found.who.keep.push_back(load_key(*model, fit.row->device->id, rank));
+        }
         RoomPlan plan;
         if (fit.need_bytes > fit.row->most_bytes())
             plan.why = "the device can never hold that";
@@ -322,7 +335,7 @@ void Step::wait_for_room(Instance& i, const std::string& reason, const std::stri
 
 // What its tenant has on the devices, of what it may have; empty: there is room for this too.
 std::string Step::quota_words(const Instance& i, const Fit& fit) const {
-    const uint64_t wanted = (grant_bytes_min(i) + fit.row->overhead_bytes) * i.spec.device_count;
+    const uint64_t wanted = (grant_bytes_min(i) + fit.row->overhead_bytes) * i.spec.grants();
     const std::optional<uint64_t> left = quota_left(s_, i.spec.tenant);
     if (!left || wanted <= *left)
         return "";

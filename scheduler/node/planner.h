@@ -4,8 +4,10 @@
 #include "scheduler/node/board.h"
 #include "scheduler/node/step.h"
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 // Inside scheduler/node/ only: what the planner's files (placement, room, demand, returns) share.
 namespace berth::node {
@@ -25,10 +27,14 @@ struct Step::Taker {
     const Instance* instance = nullptr; // nullptr: it is a load
     int64_t priority = 0;
     bool preempts_lower = false;
-    LoadKey keep; // a set with this key is not dropped
+    std::vector<LoadKey> keep{}; // sets with these keys are not dropped
     std::string* last_decision = nullptr;
     bool burning = false; // no timer that protects a victim delays it
     policies::Rung furthest = policies::Rung::kEvict;
+    bool keeps(const WeightSet& set) const {
+        return std::any_of(keep.begin(), keep.end(),
+                           [&set](const LoadKey& key) { return set.keys.contains(key); });
+    }
 };
 
 // How room would be made on a device.

@@ -34,10 +34,11 @@ bool Queue::Same::operator()(const Instance* a, const Instance* b) const {
         return false;
     const auto &x = a->spec, &y = b->spec;
     return x.memory_request_bytes == y.memory_request_bytes &&
-           x.memory_limit_bytes == y.memory_limit_bytes && x.device_count == y.device_count &&
-           x.slo.has_value() == y.slo.has_value() && a->boosted == b->boosted &&
-           a->on_hold == b->on_hold && a->state == b->state && x.model == y.model &&
-           x.class_name == y.class_name && x.tenant == y.tenant && x.devices == y.devices;
+           x.memory_limit_bytes == y.memory_limit_bytes && x.grants() == y.grants() &&
+           x.device_count == y.device_count && x.slo.has_value() == y.slo.has_value() &&
+           a->boosted == b->boosted && a->on_hold == b->on_hold && a->state == b->state &&
+           x.model == y.model && x.class_name == y.class_name && x.tenant == y.tenant &&
+           x.devices == y.devices;
 }
 
 Queue::Queue(NodeState& state, Board& board) : board_(board) {

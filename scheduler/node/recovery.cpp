@@ -66,11 +66,19 @@ void Step::on(const InstanceRecovered& event) {
         (event.state == InstanceState::kStarting || event.state == InstanceState::kPreempting);
     if (has_process(i.state) && (event.alive || unseen) && known) {
         i.devices = event.devices;
-        if (!event.weights.empty())
-            for (const WeightSetId& set : {event.weights, lost_id(event.weights)})
-                if (!i.weights && find_set(s_, set, event.devices.front()) != nullptr)
-                    i.weights = set;
+        i.ranks = event.ranks;
+        for (size_t rank = 0; rank < std::min(event.weights.size(), i.devices.size()); ++rank) {
+            WeightSetId& kept = i.weights.emplace_back();
+            for (const WeightSetId& set : {event.weights[rank], lost_id(event.weights[rank])})
+                if (kept.empty() && find_set(s_, set, i.devices[rank]) != nullptr)
+                    kept = set;
+        }
+        if (std::ranges::all_of(i.weights, &WeightSetId::empty))
+            i.weights.clear();
+        else
+            i.weights.resize(i.ranks);
         i.process = event.process;
+        i.others = event.others;
         i.process_alive = true;
         i.token_sha256 = event.token_sha256;
         i.endpoint = event.endpoint;
@@ -86,7 +94,7 @@ void Step::on(const InstanceRecovered& event) {
             i.substate = "Standby";
     }
     const InstanceName name = i.name;
-    const bool moved = i.weights && *i.weights != event.weights;
+    const bool moved = !i.weights.empty() && i.weights != event.weights;
     s_.instances[name] = std::move(i);
     if (moved) // before that set is loaded again
         dirty(s_.instances.at(name));

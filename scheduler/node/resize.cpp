@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/ranks.h"
 #include "scheduler/node/step.h"
 
 #include <algorithm>
@@ -186,9 +187,9 @@ void Step::reconcile_growth(Instance& i, uint64_t grant_bytes) {
 
 uint64_t Step::growth_room(const Instance& i) const {
     Board board(s_);
-    const Board::Row& row = *board.find(i.devices.front());
-    const uint64_t taken = board.spoken_for(row, i, false);
-    return row.free_bytes > taken ? row.free_bytes - taken : 0;
+    return room_for_each(i, board,
+                         [&](const Board::Row& row) { return board.spoken_for(row, i, false); })
+        .bytes;
 }
 
 bool Step::may_grow(const Instance& i) const {

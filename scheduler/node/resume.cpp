@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/ranks.h"
 #include "scheduler/node/step.h"
 
 #include <algorithm>
@@ -63,8 +64,8 @@ void Step::on(const OperatorResume& event) {
     if (i->state == InstanceState::kSuspended) {
         Error why;
         Board board(s_);
-        const Board::Row& row = *board.find(i->devices.front());
-        if (!resume_suspended(*i, row, board.spoken_for(row, *i, false), why))
+        const auto taken = [&](const Board::Row& row) { return board.spoken_for(row, *i, false); };
+        if (!resume_suspended(*i, room_for_each(*i, board, taken), why))
             finish_operation(*i->operation, why, why.message);
         return;
     }
@@ -98,16 +99,14 @@ void Step::resume_paused(Instance& i) {
 }
 
 // Reserves first; a resume happens only into memory that is set aside for it: what is free there
-// and not `taken` by others.
-bool Step::resume_suspended(Instance& i, const Board::Row& row, uint64_t taken, Error& why) {
-    const Device& device = *row.device;
-    const uint64_t available =
-        (row.free_bytes > taken ? row.free_bytes - taken : 0) + i.grant_bytes;
+// and not taken by others.
+bool Step::resume_suspended(Instance& i, const RankRoom& room, Error& why) {
+    const uint64_t available = room.bytes + i.grant_bytes;
     const uint64_t least = grant_bytes_min(i);
     if (available < least) {
         why = Error{ErrorCode::kResourceExhausted,
                     i.name.value + " needs at least " + format_bytes(least) + " on " +
-                        device.id.value + " to resume, " + format_bytes(available) +
+                        room.device.value + " to resume, " + format_bytes(available) +
                         " are free for it; preempt or evict something first",
                     "InsufficientMemory", 0};
         if (i.reason != why.reason) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
+#include "scheduler/node/ranks.h"
 
 #include <algorithm>
 
@@ -46,12 +47,16 @@ void Step::come_back(Instance& i, Board& board) {
         return;
     std::string words;
     std::string reason = held_back(i, words);
-    if (Board::Row* row = board.find(i.devices.front()); reason.empty() && row != nullptr) {
-        words = return_refusal(i, *row);
+    if (reason.empty()) {
+        for (const DeviceId& device : i.places())
+            if (Board::Row* row = board.find(device); row != nullptr && words.empty())
+                words = return_refusal(i, *row);
         if (words.empty()) {
             Error why;
-            const uint64_t taken = row->claimed_before_bytes + margin_bytes(row->device->id);
-            if (resume_suspended(i, *row, taken, why))
+            const auto taken = [this](const Board::Row& row) {
+                return row.claimed_before_bytes + margin_bytes(row.device->id);
+            };
+            if (resume_suspended(i, room_for_each(i, board, taken), why))
                 board.placed(i);
             return;
         }

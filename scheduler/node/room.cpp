@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
+#include "scheduler/node/ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -20,6 +21,7 @@ struct Victim {
     uint64_t shrink_bytes = 0;
     uint64_t offload_bytes = 0;
     uint64_t evict_bytes = 0;
+    uint64_t times = 1;       // of its grant there: one for each of its ranks
     Rung rung = Rung::kEvict; // chosen
     uint64_t bytes = 0;       // that it gives by that
 
@@ -87,7 +89,8 @@ std::vector<Victim> choose(const std::vector<Victim>& victims, Rung furthest, ui
     for (auto one = chosen.rbegin(); one != chosen.rend(); ++one) {
         if (one->rung != Rung::kShrink)
             continue;
-        const uint64_t spare = grant_bytes_whole(std::min(sum - missing, one->bytes));
+        const uint64_t spare =
+            grant_bytes_whole(std::min(sum - missing, one->bytes) / one->times) * one->times;
         one->bytes -= spare;
         sum -= spare;
     }
@@ -167,8 +170,16 @@ bool Step::is_awaited(const Board& board, const Board::Resident& here, const Tak
         return waits(*i) && (who.instance != nullptr ? comes_before(s_, *i, *who.instance)
                                                      : effective_priority(s_, *i) >= who.priority);
     };
+    // One of several ranks that knows its place waits for that rank's part alone.
+    const auto needs = [&](const Instance* i) {
+        return i->spec.ranks == 1 || i->state != InstanceState::kLoading ||
+               std::ranges::any_of(here.set->keys, [&](const LoadKey& key) {
+                   return waits_for(*i, *board.model_of(*i), key);
+               });
+    };
     return std::ranges::any_of(here.models, [&](size_t model) {
-        return std::ranges::any_of(board.waiters(model), before);
+        return std::ranges::any_of(board.waiters(model),
+                                   [&](const Instance* i) { return before(i) && needs(i); });
     });
 }
 
@@ -194,7 +205,7 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
     std::vector<const WeightSet*> idle;
     for (const Board::Resident& here : row.sets) {
         const WeightSet& set = *here.set;
-        if (!set.dropping && !set.pinned && !here.leased && !set.keys.contains(who.keep) &&
+        if (!set.dropping && !set.pinned && !here.leased && !who.keeps(set) &&
             !is_awaited(board, here, who))
             idle.push_back(&set);
     }
@@ -219,21 +230,22 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
             continue;
         }
         Victim one{.i = i, .priority = effective_priority(s_, *i)};
+        one.times = i->times_on(device);
         const bool answers =
             i->session && !i->command &&
             (i->state == InstanceState::kRunning || i->state == InstanceState::kPaused);
         const uint64_t least = grant_bytes_min(*i);
         if (answers && allows(spec, Rung::kShrink) && who.furthest >= Rung::kShrink &&
             i->grant_bytes > least)
-            one.shrink_bytes = grant_bytes_whole(i->grant_bytes - least);
+            one.shrink_bytes = grant_bytes_whole(i->grant_bytes - least) * one.times;
         if (answers && allows(spec, Rung::kOffload) && who.furthest >= Rung::kOffload)
-            one.offload_bytes = i->grant_bytes;
+            one.offload_bytes = i->grant_bytes * one.times;
         if ((spec.fallback_evict || allows(spec, Rung::kEvict)) && who.furthest >= Rung::kEvict) {
-            const WeightSet* set = i->weights ? find_set(s_, *i->weights, device) : nullptr;
-            one.evict_bytes =
-                i->grant_bytes + i->overhead_bytes +
-                (set != nullptr && !set->keys.contains(who.keep) ? board.sole_weights_bytes(*i, row)
-                                                                 : 0);
+            const bool is_kept = std::ranges::any_of(row.sets, [&](const Board::Resident& here) {
+                return i->leases(here.set->id, device) && who.keeps(*here.set);
+            });
+            one.evict_bytes = (i->grant_bytes + i->overhead_bytes) * one.times +
+                              (is_kept ? 0 : board.sole_weights_bytes(*i, row));
         }
         std::string reason, why;
         if (const auto end = who.burning ? std::nullopt : spared_until(*i, reason, why)) {
@@ -288,9 +300,10 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
                                                      : "too small",
                                        is_taken, is_taken ? taken->bytes : one.evict_bytes});
         if (is_taken)
-            plan.moves.push_back({one.i->name, taken->rung, taken->bytes,
-                                  one.i->grant_bytes - std::min(taken->bytes, one.i->grant_bytes),
-                                  one.priority});
+            plan.moves.push_back(
+                {one.i->name, taken->rung, taken->bytes,
+                 one.i->grant_bytes - std::min(taken->bytes / one.times, one.i->grant_bytes),
+                 one.priority});
     }
     for (const Decision::Candidate& one : decision.candidates)
         if (one.taken)
@@ -326,6 +339,11 @@ bool Step::carry_out(const RoomPlan& plan, Board& board, std::string* last_decis
         drop(s_.weights.at({plan.device, set}));
     for (const RoomPlan::Move& move : plan.moves) {
         Instance& victim = *find(move.name);
+        // It is on several of the devices that are cleared, and gives way on all at once.
+        if (victim.state == InstanceState::kPreempting && rung_of(victim.desired) >= move.rung &&
+            (rung_of(victim.desired) != Rung::kShrink ||
+             victim.grant_bytes_next <= move.grant_left_bytes))
+            continue;
         disturb(victim);
         if (move.rung == Rung::kShrink)
             begin_shrink(victim, move.grant_left_bytes, HeldBy::kPlanner);
@@ -341,7 +359,8 @@ bool Step::carry_out(const RoomPlan& plan, Board& board, std::string* last_decis
 void Step::disturb(Instance& i) {
     const Nanoseconds window = s_.policy.preemption.disruption_budget.window;
     std::erase_if(i.disruptions, [&](TimePoint at) { return now_ - at >= window; });
-    i.disruptions.push_back(now_);
+    if (i.disruptions.empty() || i.disruptions.back() != now_)
+        i.disruptions.push_back(now_);
     dirty(i);
 }
 

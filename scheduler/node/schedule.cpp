@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
 #include "scheduler/node/queue.h"
+#include "scheduler/node/ranks.h"
 #include "scheduler/node/service.h"
 
 #include <algorithm>
@@ -173,7 +174,7 @@ void Step::grow_all(Board& board) {
     std::vector<Instance*> wanting;
     for (auto& [name, i] : s_.instances)
         if (i.state == InstanceState::kRunning && i.session && !i.command && !i.operation &&
-            !is_growing(i) && i.grant_state == GrantState::kHeld && i.spec.device_count == 1 &&
+            !is_growing(i) && i.grant_state == GrantState::kHeld &&
             i.grant_bytes < wanted_bytes(i) && (i.substate.empty() || i.stands_by)) {
             if (i.grow_after > now_)
                 wake(i.grow_after);
@@ -200,20 +201,23 @@ uint64_t Step::wanted_bytes(const Instance& i) const {
 }
 
 void Step::grow(Instance& i, Board& board) {
-    Board::Row* row = board.find(i.devices.front());
     const uint64_t least = grant_bytes_min(i);
     uint64_t wanted = wanted_bytes(i);
     const bool needed = i.grant_bytes < least || is_demanded(i) || i.cramped;
-    if (row == nullptr || (!needed && !return_refusal(i, *row).empty()))
-        return;
+    std::vector<Board::Row*> rows;
+    for (const DeviceId& device : i.places()) {
+        rows.push_back(board.find(device));
+        if (rows.back() == nullptr || (!needed && !return_refusal(i, *rows.back()).empty()))
+            return;
+    }
     if (const std::optional<uint64_t> quota = quota_left(s_, i.spec.tenant))
-        wanted = std::min(wanted, i.grant_bytes + grant_bytes_whole(*quota));
-    uint64_t taken = row->claimed_before_bytes; // of all who still wait
-    if (needed)                                 // it comes before those of lower rank
-        taken = board.spoken_for(*row, i, false);
-    else
-        taken += margin_bytes(row->device->id);
-    const uint64_t room = row->free_bytes > taken ? row->free_bytes - taken : 0;
+        wanted = std::min(wanted, i.grant_bytes + grant_bytes_whole(*quota / i.devices.size()));
+    // Where it is needed it comes before those of lower rank, else behind all who still wait.
+    const auto taken = [&](const Board::Row& row) {
+        return needed ? board.spoken_for(row, i, false)
+                      : row.claimed_before_bytes + margin_bytes(row.device->id);
+    };
+    const uint64_t room = room_for_each(i, board, taken).bytes;
     const uint64_t target = std::min(wanted, i.grant_bytes + grant_bytes_whole(room));
     const policies::PriorityClass* of_class = s_.policy.find_class(i.spec.class_name);
     if (target < wanted && needed && of_class != nullptr && of_class->preempts_lower) {
@@ -222,9 +226,17 @@ void Step::grow(Instance& i, Board& board) {
         // Beyond its request only a burning SLO takes more from others than they can spare.
         who.furthest =
             i.grant_bytes < least || i.burning ? policies::Rung::kEvict : policies::Rung::kShrink;
-        RoomPlan plan = plan_room(board, *row, wanted - i.grant_bytes + taken, who);
-        if (plan.enough && carry_out(plan, board, &i.last_decision) && !plan.decision.kind.empty())
-            return; // it grows when the bytes are free
+        std::vector<RoomPlan> plans;
+        for (const Board::Row* row : rows)
+            plans.push_back(plan_room(
+                board, *row, (wanted - i.grant_bytes) * i.times_on(row->device->id) + taken(*row),
+                who));
+        bool comes = false; // it grows when the bytes are free, on all of them
+        if (std::ranges::all_of(plans, &RoomPlan::enough))
+            for (const RoomPlan& plan : plans)
+                comes |= carry_out(plan, board, &i.last_decision) && !plan.decision.kind.empty();
+        if (comes)
+            return;
     }
     if (target <= i.grant_bytes)
         return;

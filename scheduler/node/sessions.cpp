@@ -12,6 +12,7 @@ void Step::on(const ProcessStarted& event) {
         return;
     i->process = event.process;
     i->token_sha256 = event.token_sha256;
+    i->others = event.others;
     dirty(*i);
     if (i->substate == "Killed") {
         kill(*i);

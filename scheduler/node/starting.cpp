@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/planner.h"
+#include "scheduler/node/ranks.h"
 #include "scheduler/node/service.h"
 
 #include <algorithm>
@@ -10,11 +11,13 @@ namespace berth::node {
 uint64_t Step::grant_size(const Instance& i, const std::vector<Fit>& fits) const {
     uint64_t left = UINT64_MAX;
     for (const Fit& fit : fits) {
-        const uint64_t taken = fit.row->claimed_after_bytes + fit.row->overhead_bytes;
-        left = std::min(left, fit.available_bytes > taken ? fit.available_bytes - taken : 0);
+        const uint64_t each = i.spec.ranks_each();
+        const uint64_t taken = fit.row->claimed_after_bytes + fit.row->overhead_bytes * each;
+        left =
+            std::min(left, fit.available_bytes > taken ? (fit.available_bytes - taken) / each : 0);
     }
     if (const std::optional<uint64_t> quota = quota_left(s_, i.spec.tenant)) {
-        const uint64_t each = *quota / i.spec.device_count;
+        const uint64_t each = *quota / i.spec.grants();
         const uint64_t overhead = fits.front().row->overhead_bytes;
         left = std::min(left, each > overhead ? each - overhead : 0);
     }
@@ -26,12 +29,11 @@ uint64_t Step::grant_size(const Instance& i, const std::vector<Fit>& fits) const
 void Step::start_process(Instance& i, Board& board, const std::vector<Fit>& fits) {
     const policies::ModelSpec* model = board.model_of(i);
     cancel_timers(i);
-    i.devices.clear();
     std::string where;
-    for (const Fit& fit : fits) {
-        i.devices.push_back(fit.row->device->id);
-        where += (where.empty() ? "" : ", ") + fit.row->device->id.value;
-    }
+    for (const DeviceId& device : i.devices)
+        where += (where.empty() ? "" : ", ") + device.value;
+    i.ranks = i.spec.ranks;
+    i.others.clear();
     i.overhead_bytes = fits.front().row->overhead_bytes;
     i.grant_bytes = grant_size(i, fits);
     i.grant_bytes_resume = i.grant_bytes_next = 0;
@@ -51,17 +53,20 @@ void Step::start_process(Instance& i, Board& board, const std::vector<Fit>& fits
     if (!i.service.empty() && !i.stands_by)
         begin_generation(i);
     if (model != nullptr) {
-        const WeightSet* set = resident(s_, load_key(*model, i.devices.front()));
-        i.weights = set->id;
-        for (const DeviceId& device : i.devices)
-            if (const auto here = s_.weights.find({device, set->id}); here != s_.weights.end())
-                here->second.last_used = now_;
+        i.weights.clear();
+        for (const LoadKey& key : parts_of(i, *model)) {
+            const WeightSetId set = resident(s_, key)->id;
+            s_.weights.at({key.device, set}).last_used = now_;
+            if (i.ranks > 1 || i.weights.empty())
+                i.weights.push_back(set);
+        }
     }
     enter(i, InstanceState::kStarting, "", "",
-          "on " + where + " with a grant of " + format_bytes(i.grant_bytes));
+          "on " + where + " with a grant of " + format_bytes(i.grant_bytes) +
+              (i.ranks > 1 ? " for each of " + std::to_string(i.ranks) + " ranks" : ""));
     arm(i.timer, Timer{Timer::Kind::kStart, i.name, {}}, now_ + i.spec.engine.start_deadline);
     act(StartProcess{i.name, i.spec, model != nullptr ? *model : policies::ModelSpec{}, i.devices,
-                     i.grant_bytes});
+                     i.grant_bytes, i.ranks, i.starts});
     board.placed(i);
 }
 

@@ -16,7 +16,8 @@
 // Inside scheduler/node/ only: one application of one event; the groups below name the files.
 namespace berth::node {
 
-struct Refusal; // queue.h
+struct Refusal;  // queue.h
+struct RankRoom; // ranks.h
 
 class Step : private StepBase {
   public:
@@ -196,7 +197,7 @@ class Step : private StepBase {
     void on(const OperatorResume& event);
     std::optional<Error> resume_refusal(const Instance& i) const;
     void resume_paused(Instance& i);
-    bool resume_suspended(Instance& i, const Board::Row& row, uint64_t taken, Error& why);
+    bool resume_suspended(Instance& i, const RankRoom& room, Error& why);
     void resume_done(Instance& i);
     void resume_failed(Instance& i, const Error& why);
     // sessions.cpp, death.cpp, recovery.cpp

@@ -53,6 +53,13 @@ struct ProcessRef {
     bool operator==(const ProcessRef&) const = default;
 };
 
+// The process of a further rank; rank 0's is its instance's own.
+struct RankProcess {
+    ProcessRef process;
+    std::string token_sha256;
+    bool operator==(const RankProcess&) const = default;
+};
+
 // What policy.md calls the states of an instance.
 enum class InstanceState {
     kPending,  // waits for room, for its back-off, or for its turn; the reason says which
@@ -108,12 +115,15 @@ struct Counters {
     bool operator==(const Counters&) const = default;
 };
 
-// What makes two loads the same: a checkpoint folder, the device, and what is made of it.
+// What makes two loads the same: a checkpoint folder, the device, and what is made of it. Each rank
+// of several has a part of its own.
 struct LoadKey {
     std::string path;
     std::string dtype = "auto";
     DeviceId device;
     std::string quantization = "none";
+    uint32_t rank = 0;
+    uint32_t ranks = 1;
     auto operator<=>(const LoadKey&) const = default;
 };
 

@@ -20,7 +20,8 @@ void Step::on(const WeightsAdopted& event) {
     set.made_on = event.made_on;
     set.file = event.file;
     if (!event.path.empty()) {
-        const LoadKey key{event.path, event.dtype, event.device, event.quantization};
+        const LoadKey key{event.path,         event.dtype, event.device,
+                          event.quantization, event.rank,  event.ranks};
         set.keys.insert(key);
         s_.known_weight_bytes[key] = event.bytes;
     }
@@ -54,7 +55,7 @@ void Step::on(const LeaseOpened& event) {
         return;
     found->second.last_used = now_;
     if (const Instance* i = find(event.instance);
-        i != nullptr && i->weights == event.set && i->is_on(event.device))
+        i != nullptr && i->leases(event.set, event.device))
         return; // its own: leased from StartProcess on
     // A process that connects again has no second mapping's worth of lease.
     for (const auto& [id, lease] : s_.leases)

@@ -20,6 +20,7 @@ struct WeightsAdopted {
     ModelName model;
     bool pinned = false;
     std::string quantization = "none";
+    uint32_t rank = 0, ranks = 1;
     std::string source;
     DeviceId made_on; // of a copy in a tier, which `device` names
     std::string file; // of an image
@@ -48,6 +49,7 @@ struct LoadRequested {
     DeviceId device;
     OperationId operation; // empty: none
     std::string quantization = "none";
+    uint32_t rank = 0; // of a Model of several: which part
 };
 struct LoadPlanned {
     LoadId load{};

@@ -224,7 +224,12 @@ void Daemon::start_process(const node::StartProcess& start, bool recorded) {
     const node::ProcessRef process = engines_->start(start, kept);
     if (!process)
         return failed("fork");
-    post(node::ProcessStarted{start.instance, process, kept});
+    node::ProcessStarted started{start.instance, process, kept, {}};
+    for (uint32_t rank = 1; rank < start.ranks; ++rank) // what is told of them is told of rank 0
+        started.others.push_back(
+            {{process.pid + static_cast<int>(rank) * 1'000'000, process.start_ticks},
+             kept + "/" + std::to_string(rank)});
+    post(started);
 }
 
 void Daemon::kill() {
@@ -302,6 +307,8 @@ void Daemon::recover() {
         adopted.device = place.first;
         adopted.fingerprint = set.fingerprint;
         adopted.bytes = set.bytes;
+        adopted.rank = set.rank;
+        adopted.ranks = set.ranks;
         if (set.published) {
             const node::LoadKey key = node::published_key(place.second, place.first);
             adopted.path = key.path;
@@ -350,7 +357,7 @@ void Daemon::adopt_lost(const Durable& durable, const WeightMemory::Place& place
         return;
     bool may_be_mapped = keeper_is_new_ || node::is_lost(set);
     for (const auto& [name, row] : durable.instances)
-        may_be_mapped = may_be_mapped || row.weights == set;
+        may_be_mapped = may_be_mapped || std::ranges::find(row.weights, set) != row.weights.end();
     if (device != node::kHostTier && may_be_mapped && record.bytes > 0) {
         node::WeightsAdopted lost = record;
         lost.lost = true;

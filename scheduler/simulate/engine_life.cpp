@@ -17,7 +17,9 @@ std::optional<uint64_t> Engines::driver_says(const node::ConfirmBytes& asked) {
                          std::to_string(stage_.now.time_since_epoch().count()),
                      30))
         return std::nullopt;
-    return stage_.account.get(asked.device, "grant of " + engine->key);
+    // Of each rank.
+    return stage_.account.get(asked.device, "grant of " + engine->key) /
+           std::max<uint64_t>(1, engine->times_on(asked.device));
 }
 
 bool Engines::is_alive(const node::ProcessRef& process) const {
@@ -28,8 +30,8 @@ bool Engines::is_alive(const node::ProcessRef& process) const {
 void Engines::berthd_ended() {
     for (auto& [pid, engine] : engines_) {
         engine.watched = engine.own_child = false;
-        if (engine.maps_others)
-            memory_.set_known(engine.holder(), false);
+        for (uint32_t rank = 0; rank < engine.ranks && engine.maps_others; ++rank)
+            memory_.set_known(engine.holder(rank), false);
         if (!engine.session)
             continue;
         engine.session = false;
@@ -68,6 +70,27 @@ void Engines::disconnect(const node::InstanceName& instance) {
     ear_.post(node::SessionClosed{instance});
     later(engine->process, dice_of(*engine, "again").ms(20, 3000),
           [this](Engine& e) { connect(e); });
+}
+
+// One of several ends; the others hold what they have until they are killed for it, or notice.
+void Engines::lose_rank(const node::InstanceName& instance, uint64_t which) {
+    Engine* engine = find(instance);
+    if (engine == nullptr || engine->ranks == 1 || engine->broken || engine->cannot_be_killed)
+        return;
+    const auto rank = static_cast<uint32_t>(which % engine->ranks);
+    const node::ProcessRef process = engine->process;
+    engine->broken = engine->silent = true;
+    stage_.note("rank " + std::to_string(rank) + " of " + engine->key + " dies");
+    memory_.unmap(engine->holder(rank));
+    const bool was_open = std::exchange(engine->session, false);
+    work(*engine);
+    stage_.after(dice_of(*engine, "ranks").ms(1, 2000), [this, process, rank] {
+        if (Engine* e = find(process))
+            end(*e, false, "rank " + std::to_string(rank) + ": killed by SIGKILL");
+    });
+    on_end(engine->holder(rank));
+    if (was_open)
+        ear_.post(node::SessionClosed{instance});
 }
 
 void Engines::fall_silent(const node::InstanceName& instance) {

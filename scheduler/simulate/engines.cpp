@@ -57,12 +57,14 @@ node::ProcessRef Engines::start(const node::StartProcess& start, const std::stri
     engine.grant_asked = start.grant_bytes;
     if (const node::NodeState* state = ear_.state())
         if (const auto i = state->instances.find(start.instance); i != state->instances.end())
-            engine.weights = i->second.weights.value_or(node::WeightSetId());
+            engine.weights = i->second.weights;
+    engine.ranks = start.ranks;
     Engine& kept = engines_[engine.process.pid] = std::move(engine);
     stage_.note("process " + kept.key + " pid " + std::to_string(kept.process.pid) + " starts");
-    for (const node::DeviceId& device : kept.devices)
+    for (const node::DeviceId& device : kept.places())
         stage_.account.set(device, "context of " + kept.key,
-                           node::process_overhead_bytes(*ear_.state(), device) * 9 / 10);
+                           node::process_overhead_bytes(*ear_.state(), device) *
+                               kept.times_on(device) * 9 / 10);
     Dice dice = dice_of(kept, "start");
     const node::ProcessRef process = kept.process;
     if (kept.driver == policies::DriverKind::kProcess) {
@@ -81,7 +83,7 @@ node::ProcessRef Engines::start(const node::StartProcess& start, const std::stri
 }
 
 void Engines::connect(Engine& engine) {
-    if (engine.session)
+    if (engine.session || engine.broken)
         return;
     const node::ProcessRef process = engine.process;
     const node::NodeState* state = ear_.state();
@@ -100,6 +102,7 @@ void Engines::connect(Engine& engine) {
     engine.connects_refused = 0;
     engine.session = engine.watched = true;
     const uint64_t granted = found->second.grant_bytes;
+    const uint32_t ranks = engine.ranks;
     ear_.post(node::SessionOpened{engine.instance, process, "engine", "", engine.grant, engine.says,
                                   engine.held, engine.serving});
     if (!engine.attached)
@@ -107,9 +110,10 @@ void Engines::connect(Engine& engine) {
     else
         work(engine);
     // The post may have been the end of berthd, or its word the engine's.
-    if (Engine* back = find(process);
-        back != nullptr && back->session && memory_.holder(back->holder()) != nullptr)
-        on_back(back->holder(), back->instance);
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+        if (Engine* back = find(process);
+            back != nullptr && back->session && memory_.holder(back->holder(rank)) != nullptr)
+            on_back(back->holder(rank), back->instance);
 }
 
 bool Engines::has_token(const std::string& token) const {
@@ -135,17 +139,29 @@ void Engines::attach(Engine& engine, uint64_t grant_bytes) {
     later(engine.process, delay, [this](Engine& e) { ready(e); });
 }
 
-// Only its first device: engines of several are plain programs.
+// Each rank its own part. Of a plain program on several devices only the first one is looked at.
 bool Engines::map_weights(Engine& engine) {
-    const node::DeviceId& device = engine.devices.front();
     const node::NodeState* state = ear_.state();
-    const node::WeightSet* set =
-        state == nullptr ? nullptr : node::find_set(*state, engine.weights, device);
-    const uint64_t memory = memory_.memory_of(engine.weights, device);
-    if (set == nullptr || set->dropping || memory == 0)
-        return false;
-    memory_.map(engine.holder(), memory, engine.key, true);
-    on_back(engine.holder(), engine.instance);
+    const auto memory = [&](size_t rank) {
+        const node::DeviceId& device = engine.devices[rank];
+        const node::WeightSet* set =
+            state == nullptr ? nullptr : node::find_set(*state, engine.weights[rank], device);
+        return set == nullptr || set->dropping ? 0
+                                               : memory_.memory_of(engine.weights[rank], device);
+    };
+    for (size_t rank = 0; rank < engine.weights.size(); ++rank)
+        if (memory(rank) == 0)
+            return false;
+    const node::ProcessRef process = engine.process;
+    const node::InstanceName instance = engine.instance;
+    std::vector<uint64_t> holders;
+    for (uint32_t rank = 0; rank < engine.weights.size(); ++rank) {
+        holders.push_back(engine.holder(rank));
+        memory_.map(holders.back(), memory(rank), engine.key, true);
+    }
+    for (uint64_t holder : holders)
+        if (find(process) != nullptr)
+            on_back(holder, instance);
     return true;
 }
 
@@ -157,18 +173,24 @@ void Engines::ask_for_weights(Engine& engine, uint64_t grant_bytes) {
     const policies::ModelSpec* model =
         i == state->instances.end() ? nullptr : state->documents.find_model(i->second.spec.model);
     if (!memory_.keeper_has_died() && !stage_.records_lost)
-        stage_.wrong("weights-vanished", engine.key + " attaches to " + engine.weights.value +
-                                             ", which is not on " + engine.devices.front().value +
-                                             " any more");
-    if (model == nullptr || ++engine.loads_asked > kAsksMax)
+        stage_.wrong("weights-vanished", engine.key + " attaches to " +
+                                             engine.weights.front().value + ", which is not on " +
+                                             engine.devices.front().value + " any more");
+    if (model == nullptr || model->tensor_parallel != engine.ranks ||
+        ++engine.loads_asked > kAsksMax)
         return end(engine, false, "exit code 1: its weights are gone");
     engine.maps_others = true;
-    engine.weights = set_of(model->path);
-    const node::LoadRequested asked{
-        node::ModelName(model->name), "", "auto", engine.devices.front(), {}};
+    std::vector<node::LoadRequested> asked;
+    for (uint32_t rank = 0; rank < engine.ranks; ++rank) {
+        const node::LoadKey key = node::load_key(*model, engine.devices[rank], rank);
+        engine.weights[rank] = set_of(key);
+        asked.push_back({node::ModelName(model->name), "", "auto", key.device, {}});
+        asked.back().rank = rank;
+    }
     later(engine.process, milliseconds(1500),
           [this, grant_bytes](Engine& e) { attach(e, grant_bytes); });
-    ear_.post(asked);
+    for (node::LoadRequested& one : asked)
+        ear_.post(std::move(one));
 }
 
 void Engines::ready(Engine& engine) {
@@ -185,8 +207,8 @@ void Engines::ready(Engine& engine) {
 
 void Engines::take(Engine& engine, uint64_t grant_bytes) {
     engine.grant = grant_bytes;
-    for (const node::DeviceId& device : engine.devices)
-        stage_.account.set(device, grant_of(engine), grant_bytes);
+    for (const node::DeviceId& device : engine.places())
+        stage_.account.set(device, grant_of(engine), grant_bytes * engine.times_on(device));
     stage_.check_account();
 }
 
@@ -337,9 +359,11 @@ void Engines::end(Engine& engine, bool clean, const std::string& how) {
         stage_.account.set(device, grant_of(engine), 0);
         stage_.account.set(device, "context of " + engine.key, 0);
     }
-    memory_.unmap(engine.holder());
+    for (uint32_t rank = 0; rank < engine.ranks; ++rank)
+        memory_.unmap(engine.holder(rank));
     const Engine gone = engine;
-    on_end(gone.holder());
+    for (uint32_t rank = 0; rank < gone.ranks; ++rank)
+        on_end(gone.holder(rank));
     engines_.erase(gone.process.pid);
     free_pids_.push_back(gone.process.pid);
     earlier_[gone.instance] = gone.process;

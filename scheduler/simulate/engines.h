@@ -5,8 +5,10 @@
 #include "scheduler/simulate/stage.h"
 #include "scheduler/simulate/weight_memory.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,15 +33,18 @@ class Ear {
 // the shape and the ear outlive it.
 class Engines {
   public:
-    static constexpr uint64_t kHoldersFrom = 1'000'000; // of memory; below: guests
+    static constexpr uint64_t kHoldersFrom = 1'000'000;     // of memory; below: guests
+    static constexpr uint64_t kRankHolders = 1'000'000'000; // further ranks
     struct Engine {
         node::InstanceName instance;
         node::ProcessRef process;
         std::string token;
         std::string key; // "i3/7": its seventh process
         policies::DriverKind driver = policies::DriverKind::kBerth;
-        std::vector<node::DeviceId> devices;
-        node::WeightSetId weights; // empty: none
+        std::vector<node::DeviceId> devices;    // of several ranks: by rank
+        std::vector<node::WeightSetId> weights; // by rank; empty: none
+        uint32_t ranks = 1;
+        bool broken = false; // a rank is gone, the others have not noticed
         uint64_t grant_asked = 0;
         uint64_t grant = 0; // on each device, truly
         bool alive = true, stopped = false, cannot_be_killed = false, watched = true,
@@ -54,7 +59,13 @@ class Engines {
         uint64_t connects_refused = 0;
         uint64_t loads_asked = 0; // for its weights, which were gone when it came for them
         bool maps_others = false; // than those that it was started for
-        uint64_t holder() const { return kHoldersFrom + process.start_ticks; }
+        uint64_t holder(uint32_t rank = 0) const {
+            return kHoldersFrom + process.start_ticks + kRankHolders * rank;
+        }
+        std::set<node::DeviceId> places() const { return {devices.begin(), devices.end()}; }
+        uint64_t times_on(const node::DeviceId& device) const {
+            return static_cast<uint64_t>(std::count(devices.begin(), devices.end(), device));
+        }
         node::TimePoint worked_since; // lines are answered from here on
         bool works = false;
         uint64_t work_round = 0;
@@ -85,6 +96,7 @@ class Engines {
     // What happens to them.
     void die(const node::InstanceName& instance, bool clean, const std::string& how);
     void disconnect(const node::InstanceName& instance);
+    void lose_rank(const node::InstanceName& instance, uint64_t which);
     void fall_silent(const node::InstanceName& instance);
     void arrivals(const node::InstanceName& instance, uint64_t requests, bool burning);
     void stick(const node::InstanceName& instance);    // a step of its does not end
@@ -99,7 +111,7 @@ class Engines {
     // An engine that has weights mapped is connected, or one has ended; by its number as a holder.
     std::function<void(uint64_t, const node::InstanceName&)> on_back;
     std::function<void(uint64_t)> on_end;
-    std::function<node::WeightSetId(const std::string& path)> set_of;
+    std::function<node::WeightSetId(const node::LoadKey&)> set_of;
 
   private:
     Engine* find(const node::InstanceName& instance);

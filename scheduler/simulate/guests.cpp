@@ -28,7 +28,7 @@ void join(Engines& engines, const Loaders& loaders, Guests& guests) {
         guests.announce(holder, instance);
     };
     engines.on_end = [&guests](uint64_t holder) { guests.holder_ended(holder); };
-    engines.set_of = [&loaders](const std::string& path) { return loaders.set_of(path); };
+    engines.set_of = [&loaders](const node::LoadKey& key) { return loaders.set_of(key); };
 }
 
 void Guests::takes(uint64_t guest, const node::WeightSetId& set, const node::DeviceId& device) {

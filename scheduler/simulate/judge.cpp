@@ -91,9 +91,12 @@ void Judge::check_start(const node::StartProcess& start) {
     if (found == state().instances.end())
         return stage_.wrong("start-unknown", who + " is started and is not known");
     const node::Instance& i = found->second;
-    if (start.devices.size() != i.spec.device_count)
-        stage_.wrong("all-or-none", who + " is started on " + std::to_string(start.devices.size()) +
-                                        " of " + std::to_string(i.spec.device_count) + " devices");
+    if (start.devices.size() != i.spec.grants() || start.ranks != i.spec.ranks ||
+        i.places().size() != i.spec.device_count)
+        stage_.wrong("all-or-none", who + " is started as " + std::to_string(start.ranks) +
+                                        " ranks on " + std::to_string(i.places().size()) +
+                                        " devices, asked for are " + std::to_string(i.spec.ranks) +
+                                        " on " + std::to_string(i.spec.device_count));
     for (const node::DeviceId& device : start.devices) {
         if (is_cordoned(device))
             stage_.wrong("cordon", who + " is started on " + device.value + ", which is cordoned");
@@ -265,7 +268,8 @@ void Judge::check_disruptions(const std::vector<node::Action>& actions) {
                                            std::to_string(times.size() + 1) + ". time within " +
                                            format_duration(budget.window) + ", allowed are " +
                                            std::to_string(budget.preemptions_max));
-            times.push_back(stage_.now);
+            if (times.empty() || times.back() != stage_.now) // on several devices at once
+                times.push_back(stage_.now);
         }
     }
 }

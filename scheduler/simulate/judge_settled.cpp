@@ -141,16 +141,18 @@ uint64_t Judge::need(const node::Instance& i, const node::DeviceId& device) cons
     const bool cuda = found != state().devices.end() && found->second.kind == DeviceKind::kCuda;
     const uint64_t margin =
         state().policy.resume.memory_margin_bytes.value_or(cuda ? node::kCudaMarginBytes : 0);
-    const uint64_t grant = node::grant_bytes_min(i);
+    const uint64_t each = i.spec.ranks_each();
+    const uint64_t grant = node::grant_bytes_min(i) * each;
     if (i.state == InstanceState::kSuspended)
         return grant + margin;
-    const uint64_t process = grant + node::process_overhead_bytes(state(), device) + margin;
+    const uint64_t process = grant + node::process_overhead_bytes(state(), device) * each + margin;
     const policies::ModelSpec* model = state().documents.find_model(i.spec.model);
     const auto shape = model == nullptr ? shape_.models.end() : shape_.models.find(model->path);
     if (shape == shape_.models.end() ||
-        node::resident(state(), node::load_key(*model, device)) != nullptr)
+        (i.spec.ranks == 1 && node::resident(state(), node::load_key(*model, device)) != nullptr))
         return process;
-    return shape->second.bytes + std::max(process, shape->second.overhead_bytes);
+    return shape->second.bytes * each / i.spec.ranks +
+           std::max(process, shape->second.overhead_bytes * each);
 }
 
 uint64_t Judge::others_need(const node::Instance& i, const node::DeviceId& device) const {
@@ -188,7 +190,7 @@ uint64_t Judge::victims_give(const node::Instance& i, const node::DeviceId& devi
 void Judge::check_waiting(const node::Instance& i) {
     if (i.reason.empty() && i.message.empty())
         stage_.wrong("no-reason", text_of(i) + " waits and does not say for what");
-    if (is_excused(i) || i.spec.device_count > 1)
+    if (is_excused(i) || i.spec.grants() > 1)
         return;
     for (const auto& [id, device] : state().devices) {
         const bool allowed =

@@ -4,6 +4,7 @@
 #include "scheduler/node/tiers.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace berth::simulate {
 
@@ -22,6 +23,13 @@ node::WeightSetId Loaders::set_of(const std::string& path) const {
 
 std::string Loaders::owner_of(const Loader& loader) const {
     return "loader " + std::to_string(static_cast<uint64_t>(loader.id)) + " of " + loader.set.value;
+}
+
+node::WeightSetId Loaders::set_of(const node::LoadKey& key) const {
+    node::WeightSetId set = set_of(key.path);
+    if (key.ranks > 1)
+        set.value += ".r" + std::to_string(key.rank) + "of" + std::to_string(key.ranks);
+    return set;
 }
 
 void Loaders::later(node::LoadId id, Nanoseconds delay, std::function<void(Loader&)> deed) {
@@ -45,11 +53,14 @@ void Loaders::start(const node::StartLoad& load) {
     loader.id = load.load;
     loader.device = loader.target = load.key.device;
     loader.path = load.key.path;
-    loader.set = set_of(load.key.path);
-    const std::string what = "load of " + load.key.path + " onto " + load.key.device.value;
+    loader.set = set_of(load.key);
+    const std::string what =
+        "load of " + load.key.path +
+        (load.key.ranks > 1 ? " rank " + std::to_string(load.key.rank) : std::string()) + " onto " +
+        load.key.device.value;
     loader.name = what + " " + std::to_string(++runs_[what]);
     const auto model = shape_.models.find(load.key.path);
-    loader.bytes = model == shape_.models.end() ? 0 : model->second.bytes;
+    loader.bytes = model == shape_.models.end() ? 0 : model->second.bytes / load.key.ranks;
     loader.overhead = model == shape_.models.end() ? 0 : model->second.overhead_bytes;
     Loader& kept = add(loader);
     Dice dice = stage_.dice.of(kept.name);
@@ -201,7 +212,8 @@ void Loaders::keep(const node::KeepWeights& keep) {
     set.fingerprint = keep.set.fingerprint;
     set.pinned = keep.set.pinned;
     if (!keep.set.keys.empty())
-        set.path = keep.set.keys.begin()->path;
+        std::tie(set.path, set.rank, set.ranks) = std::tie(
+            keep.set.keys.begin()->path, keep.set.keys.begin()->rank, keep.set.keys.begin()->ranks);
     if (!keep.set.models.empty())
         set.model = *keep.set.models.begin();
     memory_.keep({keep.set.device, keep.set.id}, std::move(set));
@@ -243,12 +255,13 @@ void Loaders::checkpoint_changes(const std::string& path) {
     uint64_t& version = versions_.try_emplace(path, 1).first->second;
     ++version;
     // It is noticed by the next who looks; here that is at once.
-    std::vector<node::DeviceId> devices;
+    std::vector<WeightMemory::Place> places;
     for (const auto& [place, set] : kept())
-        if (place.second == old && !node::is_tier(place.first))
-            devices.push_back(place.first);
-    for (const node::DeviceId& device : devices)
-        ear_.post(node::WeightsStale{old, device, path, "size"});
+        if ((place.second == old || place.second.value.starts_with(old.value + ".r")) &&
+            !node::is_tier(place.first))
+            places.push_back(place);
+    for (const auto& [device, set] : places)
+        ear_.post(node::WeightsStale{set, device, path, "size"});
 }
 
 } // namespace berth::simulate

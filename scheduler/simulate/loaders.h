@@ -36,6 +36,7 @@ class Loaders {
     void checkpoint_changes(const std::string& path);
 
     node::WeightSetId set_of(const std::string& path) const; // what its files make now
+    node::WeightSetId set_of(const node::LoadKey& key) const;
     const std::map<Place, WeightMemory::Kept>& kept() const { return memory_.kept(); }
     const std::map<node::WeightSetId, std::string>& images() const { return images_; }
     bool is_kept(const node::WeightSetId& set, const node::DeviceId& device) const {

@@ -92,6 +92,11 @@ policies::InstanceSpec draw_instance(Dice dice, const Shape& shape, size_t numbe
         if (spec.class_name == "online")
             spec.restart = policies::RestartPolicy::kAlways;
     }
+    if (const policies::ModelSpec* model = shape.documents.find_model(spec.model)) {
+        spec.ranks = model->tensor_parallel;
+        const bool share = dice.of("ranks").one_in(3) || spec.ranks > shape.devices.size();
+        spec.device_count = share ? 1 : spec.ranks;
+    }
     if (dice.one_in(6) && spec.device_count == 1)
         spec.devices = {shape.devices[dice.below(shape.devices.size())].id.value};
     if (spec.class_name == "online" && dice.one_in(3)) {
@@ -250,6 +255,10 @@ Shape draw_shape(uint64_t seed, const std::set<std::string>& without, ShapeLimit
         model.name = "m" + std::to_string(n);
         model.path = "/models/m" + std::to_string(n);
         model.pin = dice.one_in(6);
+        // Each rank has the figure of overhead of the first: all devices are of one kind.
+        if (!limits.contested && shape.devices.front().kind == shape.devices.back().kind &&
+            all.of("ranks", n).one_in(4))
+            model.tensor_parallel = 2;
         shape.documents.models.push_back(model);
         Shape::Model& of = shape.models[model.path];
         of.bytes = dice.between(2, 12) * 128 * kMi * shape.scale;

@@ -22,6 +22,7 @@ class WeightMemory {
         uint64_t bytes = 0;
         std::string fingerprint;
         std::string path;
+        uint32_t rank = 0, ranks = 1; // as its fingerprint says
         node::ModelName model;
         bool pinned = false;
         bool published = false;

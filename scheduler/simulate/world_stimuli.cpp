@@ -94,6 +94,9 @@ void World::programs_do(const Stimulus& s) {
     const node::InstanceName instance(s.object);
     switch (s.kind) {
     case Stimulus::Kind::kEngineDies:
+        if (const Engines::Engine* one = engines_.of(instance);
+            one != nullptr && one->ranks > 1 && s.b % 2 == 0)
+            return engines_.lose_rank(instance, s.a);
         return engines_.die(instance, false, "killed by SIGSEGV");
     case Stimulus::Kind::kProgramExits:
         // An engine with lines left does not end as if it had none.

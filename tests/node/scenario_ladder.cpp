@@ -78,7 +78,7 @@ std::optional<std::string> Runner::when_ladder(const Words& words) {
 }
 
 // found NAME STATE DESIRED HELD GRANT on D,D [next SIZE] [full SIZE] [shrunk BY] [from STATE]
-// [dead]
+// [dead] [ranks weights S,S]
 std::string Runner::when_found(const Words& words) {
     InstanceRecovered record;
     record.name = InstanceName(words[1]);
@@ -95,6 +95,13 @@ std::string Runner::when_found(const Words& words) {
     record.alive = !has(words, "dead");
     record.process = ProcessRef{next_pid_++, 1};
     record.token_sha256 = "hash";
+    if (has(words, "ranks")) { // as many as its devices: [weights S,S]
+        record.ranks = static_cast<uint32_t>(record.devices.size());
+        for (const DeviceId& set : devices_of(word_after(words, "weights", "")))
+            record.weights.emplace_back(set.value);
+        for (uint32_t rank = 1; rank < record.ranks; ++rank)
+            record.others.push_back({ProcessRef{next_pid_++, 1}, "hash"});
+    }
     return event(record);
 }
 

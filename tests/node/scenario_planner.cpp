@@ -67,9 +67,11 @@ std::optional<std::string> Runner::given_planner(const Words& words) {
         return "";
     }
     if (words[0] == "model") {
-        models_[words[1]] = "kind: Model\nmetadata: {name: " + words[1] +
-                            "}\nspec: {path: /models/" + words[1] +
-                            (has(words, "pinned") ? ", pin: true" : "") + "}\n";
+        models_[words[1]] =
+            "kind: Model\nmetadata: {name: " + words[1] + "}\nspec: {path: /models/" + words[1] +
+            (has(words, "pinned") ? ", pin: true" : "") +
+            (has(words, "ranks") ? ", tensorParallel: " + word_after(words, "ranks", "1") : "") +
+            "}\n";
         return "";
     }
     if (words[0] == "instance") {

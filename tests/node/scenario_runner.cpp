@@ -132,17 +132,25 @@ std::string Runner::documents(const std::string& file) {
     return event(DocumentsApplied{*read});
 }
 
+namespace {
+
+// What a load makes: by the model's name, and of several ranks "tiny.r1".
+WeightSetId set_of(const LoadKey& key) {
+    return WeightSetId(key.path.substr(key.path.rfind('/') + 1) +
+                       (key.ranks > 1 ? ".r" + std::to_string(key.rank) : ""));
+}
+
+} // namespace
+
 std::string Runner::drive() {
     std::string wrong;
     for (; driven_ < actions_.size() && wrong.empty(); ++driven_) {
         const Action action = actions_[driven_];
         if (const auto* load = std::get_if<StartLoad>(&action)) {
-            const WeightSetId set(load->key.path.substr(load->key.path.rfind('/') + 1));
-            wrong = event(LoadPlanned{load->load, "f", set, kModelBytes, 0});
+            wrong = event(LoadPlanned{load->load, "f", set_of(load->key), kModelBytes, 0});
         } else if (const auto* go = std::get_if<GoLoad>(&action)) {
             const LoadKey key = state_.loads.at(go->load).key;
-            const WeightSetId set(key.path.substr(key.path.rfind('/') + 1));
-            wrong = event(LoadSealed{go->load, "f", set, kModelBytes});
+            wrong = event(LoadSealed{go->load, "f", set_of(key), kModelBytes});
         } else if (const auto* copy = std::get_if<StartCopy>(&action)) {
             copy_ = *copy;
             wrong = when_copy({"copy", copy->to == kImageTier ? "written" : "planned"});
@@ -154,7 +162,10 @@ std::string Runner::drive() {
             wrong = event(LoaderExited{refuse->load, "exit code 1"});
         } else if (const auto* start = std::get_if<StartProcess>(&action)) {
             const ProcessRef process{next_pid_++, 1};
-            wrong = event(ProcessStarted{start->instance, process, "hash"});
+            ProcessStarted started{start->instance, process, "hash", {}};
+            for (uint32_t rank = 1; rank < start->ranks; ++rank)
+                started.others.push_back({ProcessRef{next_pid_++, 1}, "hash"});
+            wrong = event(started);
             if (start->spec.engine.driver == policies::DriverKind::kBerth) {
                 wrong += event(SessionOpened{start->instance, process, "engine", "", 0, {}, {}});
                 EngineStateChanged ready;
@@ -185,6 +196,10 @@ std::string Runner::given(const Words& words) {
         adopted.path = words[2];
         adopted.device = DeviceId(words[3]);
         adopted.bytes = size_of(words[4]);
+        if (has(words, "rank")) { // RANK of RANKS
+            adopted.rank = static_cast<uint32_t>(std::stoul(word_after(words, "rank", "0")));
+            adopted.ranks = static_cast<uint32_t>(std::stoul(word_after(words, "of", "1")));
+        }
         adopted.lost = has(words, "lost"); // only its record is left
         return event(adopted);
     }
@@ -372,7 +387,7 @@ std::string Runner::when_recovered(const Words& words) {
         std::stoull(word_after(words, record.stands_by ? "standby" : "generation", "0"));
     record.token_sha256 = "hash"; // on disk before a process is started
     record.devices = {DeviceId("host-0")};
-    record.weights = WeightSetId("tiny");
+    record.weights = {WeightSetId("tiny")};
     return event(record);
 }
 

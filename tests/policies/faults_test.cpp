@@ -101,8 +101,8 @@ TEST(Faults, AreNamedWithTheirPlaceAndTheNearestName) {
          "Model 'm' is given twice; the other is at f.yaml:1:1"},
         {"kind: Model\nmetadata: {name: m}\nspec: {path: /m, quantization: int8}\n",
          "unknown value 'int8'"},
-        {"kind: Model\nmetadata: {name: m}\nspec: {path: /m, tensorParallel: 2}\n",
-         "'2' is still to come"},
+        {"kind: Model\nmetadata: {name: m}\nspec: {path: /m, tensorParallel: 65}\n",
+         "f.yaml:3:34: field 'spec.tensorParallel': expected 64 or less, found '65'"},
         {"kind: Instance\nmetadata: {name: i}\nspec: {engine: {driver: vllm, command: [v]}}\n",
          "'vllm' is still to come"},
         {"kind: Instance\nmetadata: {name: i}\nspec: {engine: {driver: process, command: []}}\n",
@@ -178,8 +178,9 @@ TEST(Faults, NumbersThatAreImpossibleAreRefused) {
         {instance("  slo: {ttft: 1s, percentile: 101}\n"), "found '101'"},
         {instance("  slo: {percentile: 99}\n"), "an slo needs ttft, tpot or both"},
         {instance("  deviceCount: 0\n"), "expected 1 or more, found '0'"},
-        {instance("  deviceCount: 2\n"), "'2' with driver berth is still to come, together with "
-                                         "tensorParallel"},
+        {instance("  deviceCount: 2\n"),
+         "f.yaml:11:16: Instance 'i': field 'spec.deviceCount': '2' does not go with "
+         "tensorParallel: 1 of Model 'm' (f.yaml:1:1)"},
         {process("  devices: [GPU-1]\n  deviceCount: 2\n"),
          "f.yaml:5:12: field 'spec.devices': the list has 1, fewer than deviceCount: 2"},
         {process("  resources: {limits: {memory: 1Gi}, requests: {memory: 2Gi}}\n"),
@@ -226,6 +227,38 @@ TEST(Faults, SocketsAndStandbysThatCannotBeAreRefused) {
         {model + served("chat", "") + "---\n" + spare("standbyOf: chat"),
          "has no engine.listen with driver berth"},
     });
+}
+
+TEST(Faults, DevicesThatDoNotGoWithTheRanksOfAModelAreRefusedWhereTheyStand) {
+    const auto of_ranks = [](const std::string& ranks, const std::string& document) {
+        std::string text = document;
+        const std::string path = "{path: /m}";
+        return text.replace(text.find(path), path.size(),
+                            "{path: /m, tensorParallel: " + ranks + "}");
+    };
+    const std::string node = "kind: Node\nmetadata: {name: n}\nspec: {devices: {host: [{name: "
+                             "host-0, memory: 8Gi}]}}\n---\n";
+    expect_faults({
+        {of_ranks("4", instance("  deviceCount: 3\n")),
+         "f.yaml:11:16: Instance 'i': field 'spec.deviceCount': '3' does not go with "
+         "tensorParallel: 4 of Model 'm' (f.yaml:1:1): leave it out for a device each, or give a "
+         "divisor"},
+        {of_ranks("2", instance("  deviceCount: 4\n")), "'4' does not go with tensorParallel: 2"},
+        {of_ranks("2", instance("  devices: [a]\n")),
+         "f.yaml:11:12: Instance 'i': field 'spec.devices': the list has 1, and it needs 2, one "
+         "for each rank"},
+        {of_ranks("2", node + instance("")),
+         "'2' can never be had: the node has 1 devices (it follows from tensorParallel of Model "
+         "'m'; with deviceCount: 1 all ranks share one)"},
+        {of_ranks("2", std::string(kModel) + "---\n" + process("  model: m\n")),
+         "f.yaml:9:10: Instance 'i': field 'spec.model': Model 'm' (f.yaml:1:1) is of 2 ranks "
+         "(tensorParallel), and driver process is one process"},
+    });
+    for (const std::string& right :
+         {of_ranks("4", instance("")), of_ranks("4", instance("  deviceCount: 2\n")),
+          of_ranks("4", instance("  deviceCount: 1\n")),
+          of_ranks("2", node + instance("  deviceCount: 1\n"))})
+        EXPECT_EQ(error_of(right), "no error") << right;
 }
 
 TEST(Faults, NamesThatLeadNowhereAreRefusedWhereTheyStand) {

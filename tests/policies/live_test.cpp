@@ -72,7 +72,6 @@ const std::map<std::string, std::string>& fixed() {
     static const std::map<std::string, std::string> all{
         {"ColocationPolicy.spec.priorityClasses[].name", "identity: another name, another class"},
         {"ColocationPolicy.spec.tenants[].name", "identity: another name, another tenant"},
-        {"Model.spec.tensorParallel", "only 1 is possible now; see faults_test"},
     };
     return all;
 }

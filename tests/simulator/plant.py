@@ -18,9 +18,9 @@ CONTESTED = {"the disruption budget is not counted"}
 # name: what an operator would see; then file, text in it (once), what replaces it.
 BUGS = [
     ("the ledger forgets what a process takes beside its grant",
-     [("ledger.cpp", "if (i.overhead_bytes > 0) {", "if (i.overhead_bytes > 0 && !planted(%d)) {"),
-      ("board.cpp", "used += i->grant_bytes + i->overhead_bytes;",
-       "used += i->grant_bytes + (planted(%d) ? 0 : i->overhead_bytes);")]),
+     [("ledger.cpp", "if (overhead > 0) {", "if (overhead > 0 && !planted(%d)) {"),
+      ("board.cpp", "bytes = (i->grant_bytes + i->overhead_bytes) *",
+       "bytes = (i->grant_bytes + (planted(%d) ? 0 : i->overhead_bytes)) *")]),
     ("a grant counts as free before the driver has confirmed it",
      [("rungs.cpp", "    act(ConfirmBytes{i.name, i.devices.front(), i.process});\n}\n\nvoid Step::on(const BytesConfirmed",
        "    if (planted(%d))\n        return on(BytesConfirmed{i.name, claimed});\n"
@@ -34,8 +34,8 @@ BUGS = [
      [("recovery.cpp", "            finish_recovered(operation);",
        "            planted(%d) ? void() : finish_recovered(operation);")]),
     ("the disruption budget is not counted",
-     [("room.cpp", "    i.disruptions.push_back(now_);",
-       "    if (!planted(%d))\n        i.disruptions.push_back(now_);")]),
+     [("room.cpp", "        i.disruptions.push_back(now_);",
+       "        planted(%d) ? void() : i.disruptions.push_back(now_);")]),
     ("victims are taken from within minPriorityDelta",
      [("room.cpp", "if (who.priority - priority < s_.policy.preemption.min_priority_delta)",
        "if (who.priority - priority < (planted(%d) ? 1 : s_.policy.preemption.min_priority_delta))")]),

@@ -167,7 +167,7 @@ void SqliteRecords::write(const std::vector<node::Action>& actions,
     std::vector<StoreWrite> batch;
     for (const node::Action& action : actions) {
         if (const auto* persist = std::get_if<node::PersistInstance>(&action)) {
-            InstanceRecord row = to_record(persist->instance, 0);
+            InstanceRecord row = to_record(node::durable(persist->instance), {});
             if (const auto token = tokens.find(persist->instance.name); token != tokens.end())
                 row.token_hash = token->second;
             batch.emplace_back(std::move(row));

@@ -82,11 +82,12 @@ class Life {
         return played_.happens(queues ? "report of a queue" : "report", event);
     }
     Status lease(const Instance& i) {
-        if (!i.weights || i.devices.empty())
+        if (i.weights.empty() || i.devices.empty())
             return report(i);
         const node::LeaseId id{++leases_};
         BERTH_TRY(played_.happens(
-            "lease", node::LeaseOpened{id, *i.weights, i.devices.front(), "pid 1 (guest)", {}}));
+            "lease",
+            node::LeaseOpened{id, i.weights.front(), i.devices.front(), "pid 1 (guest)", {}}));
         return played_.happens("lease", node::LeaseClosed{id});
     }
     Status reconnect(node::InstanceName name) {
