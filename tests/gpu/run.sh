@@ -4,7 +4,7 @@
 # benches one after another within a time, and all they say under one folder.
 #
 #   tests/gpu/run.sh [--bin DIR] [--out DIR] [--seconds 570] [--model DIR]
-#                    [--only colocate,cycles,failover,node,engine,load]
+#                    [--only colocate,cycles,failover,ranks,node,engine,load]
 #                    [--shape qwen3-8b] [--colocate "WORDS"]
 #
 # --only      which, in this order; colocate alone if none is named
@@ -44,8 +44,8 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 for name in ${only//,/ }; do
     case $name in
-    colocate | cycles | failover | node | engine | load) ;;
-    *) echo "run.sh: --only: '$name' is none of colocate, cycles, failover, node, engine, load" >&2 && exit 2 ;;
+    colocate | cycles | failover | ranks | node | engine | load) ;;
+    *) echo "run.sh: --only: '$name' is none of colocate, cycles, failover, ranks, node, engine, load" >&2 && exit 2 ;;
     esac
 done
 
@@ -110,6 +110,16 @@ for name in ${only//,/ }; do
         # shellcheck disable=SC2086
         part failover python3 "$here/tests/gpu/failover.py" --model "$model" --bin "$bin" \
             --out "$out/failover" --seconds $(($(left) - 30)) $failover
+        ;;
+    ranks) # two on one GPU through Gloo; where there are more GPUs, also one on each through NCCL
+        [ -e "$model-ranks/.complete" ] ||
+            part ranks-checkpoint python3 "$here/configs/make_model.py" random "$model-ranks" \
+                --shape qwen3-0.6b --words
+        gpus=$(nvidia-smi -L | wc -l)
+        for devices in $(seq 1 $((gpus > 1 ? 2 : 1))); do
+            part "ranks-$devices" python3 "$here/tests/gpu/ranks.py" --model "$model-ranks" \
+                --bin "$bin" --devices "$devices" --out "$out/ranks-$devices.jsonl"
+        done
         ;;
     node) part node "$here/tests/gpu/node.sh" --model "$model" --bin "$bin" --out "$out/node" ;;
     engine) part engine "$here/tests/gpu/engine.sh" --bin "$bin" --out "$out/engine" ;;
