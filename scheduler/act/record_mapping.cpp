@@ -7,9 +7,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace berth {
 
 namespace {
+
+constexpr uint64_t kRanksMax = 64; // as policies have it
 
 json::object phases_json(const node::Phases& phases) {
     json::object written;
@@ -41,10 +45,11 @@ json::array all_wall_ms(const std::vector<node::TimePoint>& times) {
     return written;
 }
 
+// Separated by commas; one may be empty.
 template <typename Id>
 std::vector<Id> names_from(const std::string& text) {
     std::vector<Id> names;
-    for (size_t begin = 0; begin < text.size();) {
+    for (size_t begin = 0; !text.empty() && begin <= text.size();) {
         const size_t end = std::min(text.find(',', begin), text.size());
         names.emplace_back(text.substr(begin, end - begin));
         begin = end + 1;
@@ -56,14 +61,13 @@ std::vector<Id> names_from(const std::string& text) {
 json::array ranks_json(const node::InstanceRecovered& kept,
                        const std::vector<uint32_t>& gate_slots) {
     json::array ranks;
-    for (size_t rank = 1; rank < kept.ranks; ++rank) {
-        const node::RankProcess one =
-            rank <= kept.others.size() ? kept.others[rank - 1] : node::RankProcess();
+    for (size_t n = 0; n < kept.others.size(); ++n) {
+        const node::RankProcess& one = kept.others[n];
         ranks.push_back(
             json::object{{"pid", one.process.pid},
                          {"startTicks", one.process.start_ticks},
                          {"token", one.token_sha256},
-                         {"gateSlot", rank < gate_slots.size() ? gate_slots[rank] : 0}});
+                         {"gateSlot", n + 1 < gate_slots.size() ? gate_slots[n + 1] : 0}});
     }
     return ranks;
 }
@@ -80,7 +84,6 @@ Status read_ranks(const json::value& list, const std::string& what, RecoveredIns
         BERTH_TRY(reader.finish());
         out.event.others.push_back(std::move(one));
     }
-    out.event.ranks = static_cast<uint32_t>(out.event.others.size()) + 1;
     return {};
 }
 
@@ -139,8 +142,10 @@ InstanceRecord to_record(const node::InstanceRecovered& kept,
         {"startTookNs", kept.start_took.count()},
         {"disruptionsMs", all_wall_ms(kept.disruptions)},
     };
-    if (kept.ranks > 1)
+    if (kept.ranks > 1) {
+        extra["rankCount"] = kept.ranks;
         extra["ranks"] = ranks_json(kept, gate_slots);
+    }
     if (kept.came_from)
         extra["cameFrom"] = node::to_string(*kept.came_from);
     if (kept.waiting_since)
@@ -169,6 +174,8 @@ Result<RecoveredInstance> instance_from(const InstanceRecord& record) {
     event.host_bytes = reader.unsigned_integer("hostBytes", 0);
     event.starts = reader.unsigned_integer("starts", 0);
     recovered.gate_slots = {static_cast<uint32_t>(reader.unsigned_integer("gateSlot", 0))};
+    event.ranks = static_cast<uint32_t>(
+        std::clamp<uint64_t>(reader.unsigned_integer("rankCount", 1), 1, kRanksMax));
     if (const json::value* ranks = extra.get_object().if_contains("ranks");
         ranks != nullptr && ranks->is_array())
         BERTH_TRY(read_ranks(*ranks, what, recovered));

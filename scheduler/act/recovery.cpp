@@ -258,6 +258,7 @@ void NodeActor::adopt_process(node::InstanceRecovered& event) {
 
 // All ranks are found, or what there is of them is ended.
 void NodeActor::adopt_crew(node::InstanceRecovered& event) {
+    event.others.resize(event.ranks - 1); // of an earlier one there may be no word
     std::vector<uint32_t> gone;
     for (uint32_t rank = 0; rank < event.ranks; ++rank) {
         const node::RankProcess one = rank == 0

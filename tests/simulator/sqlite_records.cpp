@@ -3,6 +3,7 @@
 
 #include "scheduler/act/record_mapping.h"
 #include "scheduler/act/rollout_record.h"
+#include "scheduler/node/durable.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -31,10 +32,11 @@ class Comparison {
 // Each field is named once in a binding: one that is new does not compile until it is compared here
 // too. Times are ages by the real clock, and only there or not.
 std::string difference(const node::InstanceRecovered& is, const node::InstanceRecovered& was) {
-    const auto& [name, state, desired, held_by, reason, message, devices, weights, process, alive,
-                 never_started, token, digest, endpoint, grant, grant_resume, grant_next, shrunk_by,
-                 came_from, overhead, host, starts, restarts, phases, on_hold, service, stands_by,
-                 generation, start_took, waiting_since, disruptions] = was;
+    const auto& [name, state, desired, held_by, reason, message, devices, weights, ranks, process,
+                 others, alive, never_started, token, digest, endpoint, grant, grant_resume,
+                 grant_next, shrunk_by, came_from, overhead, host, starts, restarts, phases,
+                 on_hold, service, stands_by, generation, start_took, waiting_since, disruptions] =
+        was;
     return Comparison("the record of " + name.value)
         .same(is.name == name && is.alive == alive && is.never_started == never_started, "name")
         .same(is.state == state, "state")
@@ -43,6 +45,7 @@ std::string difference(const node::InstanceRecovered& is, const node::InstanceRe
         .same(is.reason == reason && is.message == message, "reason")
         .same(is.devices == devices && is.weights == weights, "place")
         .same(is.process == process && is.token_sha256 == token, "process")
+        .same(is.ranks == ranks && is.others == others, "rank")
         .same(is.process_digest == digest && is.endpoint == endpoint, "digest or endpoint")
         .same(is.grant_bytes == grant && is.grant_bytes_resume == grant_resume, "grant")
         .same(is.grant_bytes_next == grant_next && is.shrunk_by == shrunk_by, "change of grant")
@@ -98,12 +101,13 @@ std::string difference(const node::Rollout& is, const node::Rollout& was) {
 }
 
 std::string difference(const node::WeightsAdopted& is, const node::WeightsAdopted& was) {
-    const auto& [id, fingerprint, device, bytes, path, dtype, model, pinned, quantization, source,
-                 made_on, file, lost] = was;
+    const auto& [id, fingerprint, device, bytes, path, dtype, model, pinned, quantization, rank,
+                 ranks, source, made_on, file, lost] = was;
     return Comparison("the record of weight set " + id.value)
         .same(is.id == id && is.device == device && is.fingerprint == fingerprint, "name")
         .same(is.bytes == bytes && is.lost == lost, "size")
         .same(is.path == path && is.dtype == dtype && is.quantization == quantization, "key")
+        .same(is.rank == rank && is.ranks == ranks, "rank")
         .same(is.model == model && is.pinned == pinned, "model or pin")
         .same(is.source == source && is.made_on == made_on && is.file == file, "origin")
         .words();
