@@ -128,7 +128,7 @@ def node(tmp_path_factory):
 
 
 def test_it_maps_what_the_checkpoint_has_and_has_the_grant_that_berthd_counts(node):
-    node.wait_grant("front", GRANT)
+    node.wait_grant(node.active()["name"], GRANT)
     assert node.check_answer(GRANT) == node.active()["generation"]
     assert node.instance("worker")["grantBytes"] == GRANT
     assert node.standby()["grantBytes"] == LEAST, "its floor"
