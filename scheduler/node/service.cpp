@@ -88,9 +88,11 @@ std::string wait_for_twin(const NodeState& state, const Instance& i) {
 // Of those who share a socket one answers. Nothing changes while that one lives.
 void Step::settle_roles() {
     std::map<std::string_view, std::vector<Instance*>> services;
-    for (auto& [name, i] : s_.instances)
-        if (!i.service.empty())
-            services[i.service].push_back(&i);
+    for (auto& [name, i] : s_.instances) // at first whom the others stand by for
+        if (!i.service.empty()) {
+            std::vector<Instance*>& all = services[i.service];
+            all.insert(i.spec.standby_of.empty() ? all.begin() : all.end(), &i);
+        }
     for (const auto& [service, all] : services)
         settle_roles(all);
 }

@@ -44,7 +44,8 @@ std::optional<std::string> Runner::then_service(const Words& words) const {
     if (at(words, 1) == "answers") // as GENERATION
         return !i.stands_by && i.generation == std::stoull(at(words, 3)) ? "" : "it " + is;
     if (at(words, 1) == "stands") // by, and is shown so
-        return i.stands_by && (i.state != InstanceState::kRunning || i.substate == "Standby")
+        return i.stands_by &&
+                       (i.state != InstanceState::kRunning || i.dying || i.substate == "Standby")
                    ? ""
                    : "it " + is;
     return std::nullopt;

@@ -22,14 +22,15 @@ pytestmark = pytest.mark.skipif(os.environ.get("BERTH_TEST_DEVICE", "host") != "
                                 reason="host-0 is named")
 
 ENGINE = BIN.parent / "tests/whole_engine"
-MIB = 1 << 20
+LEAST, GRANT = 64 << 20, 80 << 20  # what an instance begins with, and may have
 DOCUMENTS = """\
 kind: ColocationPolicy
 metadata: {{name: node}}
 spec:
   priorityClasses:
-    - {{name: online, value: 1000, preemptionPolicy: PreemptLowerPriority, preemptible: false}}
+    - {{name: online, value: 1000, preemptionPolicy: PreemptLowerPriority, preemptible: true}}
     - {{name: batch, value: 100, globalDefault: true, preemptionPolicy: Never}}
+  preemption: {{reclaimDeadline: 60s, gracePeriod: 20s}}
   resume: {{after: {{onlineIdle: 0s}}}}
 ---
 kind: Model
@@ -41,7 +42,7 @@ metadata: {{name: front}}
 spec:
   model: tiny
   priorityClassName: online
-  resources: {{requests: {{memory: 8Mi}}, limits: {{memory: 16Mi}}}}
+  resources: {{requests: {{memory: 80Mi}}, limits: {{memory: 80Mi}}}}
   restart: Always
   slo: {{ttft: 2s, tpot: 1s, percentile: 99}}
   engine:
@@ -59,7 +60,7 @@ metadata: {{name: worker}}
 spec:
   model: tiny
   priorityClassName: batch
-  resources: {{requests: {{memory: 0}}, limits: {{memory: 16Mi}}}}
+  resources: {{requests: {{memory: 0}}, limits: {{memory: 80Mi}}}}
   engine: {{driver: berth, command: ["{engine}"], workingDirectory: /}}
 """
 KINDS = ["PAUSE", "RESUME", "OFFLOAD", "RESTORE", "STOP", "SHRINK", "GROW", "SERVE"]  # as in berth.h
@@ -85,7 +86,7 @@ class CNode(ServingPair):
         make_tiny_model(folder / "tiny")
         self.port = free_port()
         self.sum = sum_of_checkpoint(folder / "tiny")
-        super().__init__(memory="512Mi", policy=DOCUMENTS.format(
+        super().__init__(memory="1Gi", policy=DOCUMENTS.format(
             model=folder / "tiny", port=self.port, engine=ENGINE))
         self.wait_pair()
 
@@ -127,10 +128,10 @@ def node(tmp_path_factory):
 
 
 def test_it_maps_what_the_checkpoint_has_and_has_the_grant_that_berthd_counts(node):
-    node.wait_grant("front", 16 * MIB)
-    assert node.check_answer(16 * MIB) == node.active()["generation"]
-    assert node.instance("worker")["grantBytes"] == 16 * MIB
-    assert node.standby()["grantBytes"] == 8 * MIB, "its floor"
+    node.wait_grant(node.active()["name"], GRANT)
+    assert node.check_answer(GRANT) == node.active()["generation"]
+    assert node.instance("worker")["grantBytes"] == GRANT
+    assert node.standby()["grantBytes"] == LEAST, "its floor"
 
 
 def test_while_it_is_paused_callers_wait_and_are_answered_afterwards(node):
@@ -159,10 +160,10 @@ def test_offloaded_it_keeps_kv_in_host_memory_and_restored_it_has_all_of_it(node
 
 def test_shrunk_it_goes_on_with_less_and_grows_back(node):
     node.wait_state("worker", "Running")
-    node.preempt("worker", "Shrink", grantBytes="4Mi")
-    assert node.instance("worker")["grantBytes"] == 4 * MIB
+    node.preempt("worker", "Shrink", grantBytes="64Mi")
+    assert node.instance("worker")["grantBytes"] == LEAST
     node.resume("worker")
-    node.wait_grant("worker", 16 * MIB)
+    node.wait_grant("worker", GRANT)
 
 
 def test_the_gate_stops_the_worker_at_its_next_look(node):
