@@ -6,6 +6,7 @@
 #include "engine_shim/reference/fast/attend_kernel.cuh"
 #include "engine_shim/reference/fast/matrix_kernel.cuh"
 #include "engine_shim/reference/fast/small_kernels.cuh"
+#include "engine_shim/reference/fast/stream_kernel.cuh"
 
 #include <cmath>
 #include <cstring>
@@ -67,6 +68,38 @@ void run_matrix(const Launch& launch) {
     }
 }
 
+template <typename Weight, int kMatrices>
+void run_stream(const Launch& launch, uint32_t variant) {
+    switch (variant) {
+    case 0:
+        return run_shared<StreamKernel<Weight, 1, kMatrices, 1>, MatrixParams>(launch);
+    case 1:
+        return run_shared<StreamKernel<Weight, 1, kMatrices, 2>, MatrixParams>(launch);
+    case 2:
+        return run_shared<StreamKernel<Weight, 2, kMatrices, 1>, MatrixParams>(launch);
+    case 3:
+        return run_shared<StreamKernel<Weight, 2, kMatrices, 2>, MatrixParams>(launch);
+    case 4:
+        return run_shared<StreamKernel<Weight, 4, kMatrices, 1>, MatrixParams>(launch);
+    default:
+        return run_shared<StreamKernel<Weight, 4, kMatrices, 2>, MatrixParams>(launch);
+    }
+}
+
+void run_stream(const Launch& launch) {
+    const uint32_t index = static_cast<uint32_t>(launch.kernel) - kFirstStream;
+    switch (index / 6) {
+    case 0:
+        return run_stream<Bf16Weight, 1>(launch, index % 6);
+    case 1:
+        return run_stream<Bf16Weight, 2>(launch, index % 6);
+    case 2:
+        return run_stream<Fp8Weight, 1>(launch, index % 6);
+    default:
+        return run_stream<Fp8Weight, 2>(launch, index % 6);
+    }
+}
+
 void run_attention(const Launch& launch) {
     static MergeShared merge;
     switch (launch.kernel) {
@@ -112,6 +145,8 @@ void run_any(const Launch& launch) {
     case Kernel::kRopeStore128:
         return run(launch, [&] { rope_store<128>(params_of<RopeParams>(launch)); });
     default:
+        if (static_cast<uint32_t>(launch.kernel) >= kFirstStream)
+            return run_stream(launch);
         return launch.kernel >= Kernel::kMatrix ? run_matrix(launch) : run_attention(launch);
     }
 }

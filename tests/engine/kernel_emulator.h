@@ -72,6 +72,12 @@ inline uint4 load_once(const void* from) {
 inline uint4 load_again(const void* from) {
     return load_once(from);
 }
+inline void copy_by_itself(uint4* to, const void* from, bool there) {
+    *to = there ? load_once(from) : uint4{0, 0, 0, 0};
+}
+inline void end_of_copies() {}
+template <int kLeft>
+void wait_for_copies() {}
 template <typename T>
 T shuffle_xor(T value, int mask) {
     uint64_t bits = 0;

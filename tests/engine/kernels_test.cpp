@@ -7,9 +7,11 @@
 #include "engine_shim/reference/fast/attend_kernel.cuh"
 #include "engine_shim/reference/fast/matrix_kernel.cuh"
 #include "engine_shim/reference/fast/small_kernels.cuh"
+#include "engine_shim/reference/fast/stream_kernel.cuh"
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -88,9 +90,9 @@ struct MatrixCase {
     MatrixMode mode;
 };
 
-template <typename Weight, int kColumns, int kRowWarps, int kSlices, int kMatrices>
-void check_matrix(const MatrixCase& wanted) {
-    using Kernel = MatrixKernel<Weight, kColumns, kMatrices, kRowWarps, kSlices>;
+// By `groups` groups for each kColumns * 8 rows of x; 0: one for each kRowWarps tiles.
+template <typename Kernel, typename Weight, int kColumns, int kMatrices>
+void check_product(const MatrixCase& wanted, uint32_t tiles_each, uint32_t groups) {
     const Weights weights(wanted.n, wanted.k, Weight::kScaled);
     const std::vector<Bf16> x = draw_bf16(size_t{wanted.m} * wanted.k);
     const bool pair = kMatrices == 2;
@@ -115,9 +117,10 @@ void check_matrix(const MatrixCase& wanted) {
     std::vector<Bf16> short_to(to.size());
     p.to = pair ? static_cast<void*>(short_to.data()) : to.data();
     const auto shared = std::make_unique<typename Kernel::Shared>();
-    emulate(
-        {(tiles + kRowWarps - 1) / kRowWarps, (wanted.m + 8 * kColumns - 1) / (8 * kColumns), 1},
-        Kernel::kThreads, [&] { Kernel::run(p, *shared); });
+    std::memset(static_cast<void*>(shared.get()), 0xff, sizeof *shared); // no numbers
+    emulate({groups > 0 ? groups : (tiles + tiles_each - 1) / tiles_each,
+             (wanted.m + 8 * kColumns - 1) / (8 * kColumns), 1},
+            Kernel::kThreads, [&] { Kernel::run(p, *shared); });
 
     for (uint32_t m = 0; m < wanted.m; ++m) {
         uint32_t before = 0;
@@ -146,6 +149,19 @@ void check_matrix(const MatrixCase& wanted) {
             before += wanted.n[part];
         }
     }
+}
+
+template <typename Weight, int kColumns, int kRowWarps, int kSlices, int kMatrices>
+void check_matrix(const MatrixCase& wanted) {
+    check_product<MatrixKernel<Weight, kColumns, kMatrices, kRowWarps, kSlices>, Weight, kColumns,
+                  kMatrices>(wanted, kRowWarps, 0);
+}
+
+// By fewer groups than there are tiles, and by more.
+template <typename Weight, int kColumns, int kTiles, int kMatrices>
+void check_stream(const MatrixCase& wanted, uint32_t groups) {
+    check_product<StreamKernel<Weight, kColumns, kMatrices, kTiles>, Weight, kColumns, kMatrices>(
+        wanted, 1, groups);
 }
 
 TEST(MatrixKernel, ThreeMatricesSideBySideGiveTheirProducts) {
@@ -179,6 +195,36 @@ TEST(MatrixKernel, Fp8BlocksAreScaledExactly) {
     check_matrix<Fp8Weight, 4, 1, 8, 1>({{20}, 256, 30, kStore});
     check_matrix<Fp8Weight, 1, 1, 8, 2>({{144, 144}, 384, 2, kSiluTimes});
     check_matrix<Fp8Weight, 2, 2, 4, 2>({{16, 16}, 192, 9, kSiluTimes});
+}
+
+TEST(StreamKernel, TilesOfThreeMatricesAreTakenInTurn) {
+    check_stream<Bf16Weight, 1, 1, 1>({{64, 32, 32}, 576, 3, kStore}, 3);
+    check_stream<Bf16Weight, 1, 2, 1>({{64, 32, 32}, 576, 3, kStore}, 3);
+    check_stream<Bf16Weight, 2, 2, 1>({{64, 32, 32}, 2112, 16, kStore}, 1);
+    check_stream<Bf16Weight, 4, 2, 1>({{41, 16, 7}, 4096, 29, kStore}, 2);
+}
+
+TEST(StreamKernel, FewerStepsThanPlacesInTheQueueAndMore) {
+    check_stream<Bf16Weight, 1, 1, 1>({{41}, 64, 8, kStore}, 2);
+    check_stream<Bf16Weight, 1, 2, 1>({{7}, 192, 1, kStore}, 3);
+    check_stream<Bf16Weight, 1, 1, 1>({{48}, 8256, 1, kStore}, 1);
+    check_stream<Bf16Weight, 4, 2, 1>({{48}, 8256, 31, kStore}, 1);
+}
+
+TEST(StreamKernel, AddsToWhatIsThereAndGatesPairs) {
+    check_stream<Bf16Weight, 1, 2, 1>({{48}, 1536, 2, kAdd}, 2);
+    check_stream<Bf16Weight, 4, 1, 1>({{16}, 256, 40, kAdd}, 1);
+    check_stream<Bf16Weight, 1, 1, 2>({{48, 48}, 576, 1, kSiluTimes}, 2);
+    check_stream<Bf16Weight, 2, 2, 2>({{40, 40}, 320, 11, kSiluTimes}, 2);
+    check_stream<Bf16Weight, 4, 2, 2>({{72, 72}, 1600, 30, kSiluTimes}, 1);
+}
+
+TEST(StreamKernel, Fp8BlocksAreScaledExactly) {
+    check_stream<Fp8Weight, 1, 1, 1>({{144, 16, 16}, 576, 3, kStore}, 3);
+    check_stream<Fp8Weight, 1, 2, 1>({{144}, 4224, 8, kAdd}, 2);
+    check_stream<Fp8Weight, 4, 1, 1>({{20}, 256, 30, kStore}, 5);
+    check_stream<Fp8Weight, 1, 2, 2>({{144, 144}, 384, 2, kSiluTimes}, 4);
+    check_stream<Fp8Weight, 4, 2, 2>({{144, 144}, 1216, 25, kSiluTimes}, 4);
 }
 
 // Pages in an order of their own, filled with numbers; what no sequence has written is not one.

@@ -204,8 +204,8 @@ struct AttendKernel {
     }
 
     static __device__ void run(const AttendParams& p, Shared& shared) {
-        wait_for_previous();
         release_next();
+        wait_for_previous();
         const uint32_t shared_heads = p.heads / p.pages.kv_heads;
         const uint32_t groups = (shared_heads + kHeads - 1) / kHeads;
         const uint32_t kv_head = blockIdx.x / groups;
@@ -249,8 +249,8 @@ struct MergeShared {
 template <int kDim>
 __device__ void attend_merge(const AttendParams& p, MergeShared& shared) {
     static_assert(kDim >= kSplitsMax);
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint64_t at = static_cast<uint64_t>(blockIdx.y) * p.heads + blockIdx.x;
     const float* partial = p.partial + at * p.splits * (kDim + 2);
     if (threadIdx.x < p.splits) {

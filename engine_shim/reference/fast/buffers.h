@@ -32,6 +32,9 @@ struct FastOptions {
     uint32_t own_rows = 16;
     uint32_t own_rows_fp8 = 32;
     uint32_t row_warps = 1;
+    // Tiles at a time of the products that stream their weights; 0: none do.
+    uint32_t stream_tiles = 2;
+    uint32_t stream_rows = 32; // up to so many rows
     // Groups that attention is cut into for a few sequences, so that all of the device works.
     uint32_t attend_groups = 264;
     bool graphs = true;

@@ -34,6 +34,7 @@ void load_driver(CudaEntries& from, CudaApi& api) {
     from.need(api.module_load_data, "cuModuleLoadData");
     from.need(api.module_unload, "cuModuleUnload");
     from.need(api.module_get_function, "cuModuleGetFunction");
+    from.need(api.func_set_attribute, "cuFuncSetAttribute");
     from.need(api.launch_kernel, "cuLaunchKernelEx");
     from.need(api.host_alloc, "cuMemHostAlloc");
     from.need(api.host_free, "cuMemFreeHost");

@@ -21,6 +21,7 @@ struct CudaApi {
     decltype(&::cuModuleLoadData) module_load_data = nullptr;
     decltype(&::cuModuleUnload) module_unload = nullptr;
     decltype(&::cuModuleGetFunction) module_get_function = nullptr;
+    decltype(&::cuFuncSetAttribute) func_set_attribute = nullptr;
     decltype(&::cuLaunchKernelEx) launch_kernel = nullptr;
     decltype(&::cuMemHostAlloc) host_alloc = nullptr;
     decltype(&::cuMemFreeHost) host_free = nullptr;

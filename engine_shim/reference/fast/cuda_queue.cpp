@@ -60,6 +60,7 @@ class CudaQueue final : public Queue {
     Status open();
     Status use(const CudaQueueOptions& options);
 
+    DeviceFacts facts() const override { return facts_; }
     Status launch(const Launch& launch) override;
     Status multiply(const LibraryProduct& product) override;
     Status attend_chunk(const ChunkAttention& attention) override {
@@ -78,10 +79,13 @@ class CudaQueue final : public Queue {
   private:
     Status check_blas(int status, const char* call) const;
     Status use_stream(CUstream stream);
+    Status read_facts();
+    Status share_out_memory();
 
     const CudaApi& api_;
     CudaQueueOptions options_;
     CUdevice device_ = 0;
+    DeviceFacts facts_;
     CUcontext context_ = nullptr;
     CUmodule module_ = nullptr;
     CUstream recording_stream_ = nullptr;
@@ -127,9 +131,41 @@ Status CudaQueue::open() {
         BERTH_TRY(api_.check(
             api_.module_get_function(&functions_[kernel], module_, kKernelNames[kernel].data()),
             kKernelNames[kernel].data()));
+    BERTH_TRY(read_facts());
+    BERTH_TRY(share_out_memory());
     BERTH_TRY(api_.check(api_.stream_create(&recording_stream_, CU_STREAM_NON_BLOCKING),
                          "cuStreamCreate"));
     return check_blas(api_.blas_create(&blas_), "cublasCreate");
+}
+
+Status CudaQueue::read_facts() {
+    const auto read = [this](CUdevice_attribute attribute, uint32_t& to) -> Status {
+        int value = 0;
+        BERTH_TRY(api_.check(api_.device_get_attribute(&value, attribute, device_),
+                             "cuDeviceGetAttribute"));
+        to = static_cast<uint32_t>(value);
+        return {};
+    };
+    BERTH_TRY(read(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, facts_.multiprocessors));
+    return read(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, facts_.shared_bytes);
+}
+
+// All kernels ask for the same division of the first cache: multiprocessors change it only when
+// they are empty, and kernels could not overlap.
+Status CudaQueue::share_out_memory() {
+    for (uint32_t kernel = 0; kernel < kKernels; ++kernel) {
+        BERTH_TRY(api_.check(
+            api_.func_set_attribute(functions_[kernel],
+                                    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100),
+            "cuFuncSetAttribute"));
+        if (kernel >= kFirstStream && facts_.shared_bytes >= stream_shared_bytes(32, true))
+            BERTH_TRY(
+                api_.check(api_.func_set_attribute(functions_[kernel],
+                                                   CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                   static_cast<int>(stream_shared_bytes(32, true))),
+                           "cuFuncSetAttribute"));
+    }
+    return {};
 }
 
 Status CudaQueue::use(const CudaQueueOptions& options) {
@@ -161,6 +197,7 @@ Status CudaQueue::launch(const Launch& launch) {
     config.gridDimZ = launch.blocks[2];
     config.blockDimX = launch.threads;
     config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = launch.shared_bytes;
     config.hStream = recording_ ? recording_stream_ : nullptr;
     if (recording_ && launch.overlap) {
         config.attrs = &overlap;

@@ -4,6 +4,7 @@
 #include "attend_kernel.cuh"
 #include "matrix_kernel.cuh"
 #include "small_kernels.cuh"
+#include "stream_kernel.cuh"
 
 using namespace berth::engine::fast;
 
@@ -32,6 +33,32 @@ using namespace berth::engine::fast;
 
 BERTH_MATRICES(bf16, Bf16Weight)
 BERTH_MATRICES(fp8, Fp8Weight)
+
+#define BERTH_STREAM(name, weight, columns, matrices, tiles)                                       \
+    extern "C" __global__ void __launch_bounds__(kStreamThreads, 1)                                \
+        berth_stream_##name(const __grid_constant__ MatrixParams p) {                              \
+        using Kernel = StreamKernel<weight, columns, matrices, tiles>;                             \
+        extern __shared__ uint4 shared[];                                                          \
+        Kernel::run(p, *reinterpret_cast<Kernel::Shared*>(shared));                                \
+    }
+
+// Rows of x, plain or pair, tiles of a pass.
+#define BERTH_STREAMS(kind, weight)                                                                \
+    BERTH_STREAM(kind##_8_1, weight, 1, 1, 1)                                                      \
+    BERTH_STREAM(kind##_8_2, weight, 1, 1, 2)                                                      \
+    BERTH_STREAM(kind##_16_1, weight, 2, 1, 1)                                                     \
+    BERTH_STREAM(kind##_16_2, weight, 2, 1, 2)                                                     \
+    BERTH_STREAM(kind##_32_1, weight, 4, 1, 1)                                                     \
+    BERTH_STREAM(kind##_32_2, weight, 4, 1, 2)                                                     \
+    BERTH_STREAM(kind##_pair_8_1, weight, 1, 2, 1)                                                 \
+    BERTH_STREAM(kind##_pair_8_2, weight, 1, 2, 2)                                                 \
+    BERTH_STREAM(kind##_pair_16_1, weight, 2, 2, 1)                                                \
+    BERTH_STREAM(kind##_pair_16_2, weight, 2, 2, 2)                                                \
+    BERTH_STREAM(kind##_pair_32_1, weight, 4, 2, 1)                                                \
+    BERTH_STREAM(kind##_pair_32_2, weight, 4, 2, 2)
+
+BERTH_STREAMS(bf16, Bf16Weight)
+BERTH_STREAMS(fp8, Fp8Weight)
 
 #define BERTH_ATTEND(dim, heads)                                                                   \
     extern "C" __global__ void __launch_bounds__(128)                                              \

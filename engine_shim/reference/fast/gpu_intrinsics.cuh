@@ -21,6 +21,24 @@ __device__ inline uint4 load_again(const void* from) {
     return *static_cast<const uint4*>(from);
 }
 
+// 16 bytes to shared memory, on their own; zeros where they are not `there`. Those asked for since
+// the last end_of_copies() belong together. After wait_for_copies<n>() all but the last n such are
+// there, for the thread that has asked for them.
+__device__ inline void copy_by_itself(uint4* to, const void* from, bool there) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from),
+                   "r"(there ? 16 : 0)
+                 : "memory");
+}
+__device__ inline void end_of_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kLeft>
+__device__ inline void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
+}
+
 template <typename T>
 __device__ inline T shuffle_xor(T value, int mask) {
     return __shfl_xor_sync(kAllLanes, value, mask);

@@ -50,6 +50,14 @@ struct NormParams {
     uint32_t hidden;
 };
 
+// The products that stream weights through shared memory (stream_kernel.cuh).
+inline constexpr uint32_t kStreamThreads = 256;
+inline constexpr uint32_t kStreamQueueBytes = 192U << 10;
+constexpr uint32_t stream_shared_bytes(uint32_t columns, bool pair) {
+    return kStreamQueueBytes +
+           kStreamThreads / 32 * (pair ? 2 : 1) * 16 * ((columns < 16 ? 8 : 16) + 1) * 4;
+}
+
 enum MatrixMode : uint32_t { kStore = 0, kAdd = 1, kSiluTimes = 2 };
 
 // to[m][n] = x[m][k] . weight[n][k]. Up to three matrices stand side by side; with kSiluTimes

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/fast/layers.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -60,9 +61,14 @@ bool Layers::by_own_kernel(const Matrix& matrix, uint32_t rows) const {
     return rows <= (matrix.fp8() ? options_.own_rows_fp8 : options_.own_rows);
 }
 
+bool Layers::streams(const Queue& queue, uint32_t rows) const {
+    return options_.stream_tiles > 0 && rows <= options_.stream_rows &&
+           queue.facts().shared_bytes >= stream_shared_bytes(32, true);
+}
+
 Status Layers::product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                        uint32_t rows, MatrixMode mode) const {
-    return by_own_kernel(parts[0], rows) ? own_product(queue, parts, x, to, rows, mode)
+    return streams(queue, rows) || by_own_kernel(parts[0], rows) ? own_product(queue, parts, x, to, rows, mode)
                                          : library_product(queue, parts, x, to, rows, mode);
 }
 
@@ -87,6 +93,12 @@ Status Layers::own_product(Queue& queue, std::span<const Matrix> parts, const Bf
     p.k = parts[0].k;
     p.mode = mode;
     const uint32_t columns = rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
+    if (streams(queue, rows)) {
+        const uint32_t groups = std::min(queue.facts().multiprocessors, tiles);
+        return queue.launch({stream_kernel({parts[0].fp8(), pair, columns, options_.stream_tiles}),
+                             {groups, ceil_div(rows, columns), 1}, kStreamThreads,
+                             stream_shared_bytes(columns, pair), &p, sizeof p, options_.overlap});
+    }
     const Kernel kernel = matrix_kernel({parts[0].fp8(), pair, columns, options_.row_warps});
     return launch(queue, kernel, {ceil_div(tiles, options_.row_warps), ceil_div(rows, columns), 1},
                   kMatrixThreads, p);

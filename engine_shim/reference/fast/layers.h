@@ -30,9 +30,10 @@ class Layers {
     template <typename Params>
     Status launch(Queue& queue, Kernel kernel, std::array<uint32_t, 3> blocks, uint32_t threads,
                   const Params& params) const {
-        return queue.launch({kernel, blocks, threads, &params, sizeof params, options_.overlap});
+        return queue.launch({kernel, blocks, threads, 0, &params, sizeof params, options_.overlap});
     }
     bool by_own_kernel(const Matrix& matrix, uint32_t rows) const;
+    bool streams(const Queue& queue, uint32_t rows) const;
     Status own_product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                        uint32_t rows, MatrixMode mode) const;
     Status library_product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,

@@ -33,7 +33,9 @@ enum class Kernel : uint32_t {
     kMatrix, // the first of kMatrixKernels: see matrix_kernel()
 };
 inline constexpr uint32_t kMatrixKernels = 24;
-inline constexpr uint32_t kKernels = static_cast<uint32_t>(Kernel::kMatrix) + kMatrixKernels;
+inline constexpr uint32_t kStreamKernels = 24; // behind them: see stream_kernel()
+inline constexpr uint32_t kFirstStream = static_cast<uint32_t>(Kernel::kMatrix) + kMatrixKernels;
+inline constexpr uint32_t kKernels = kFirstStream + kStreamKernels;
 // The entry points of decode_kernels.cu, by number.
 extern const std::array<std::string_view, kKernels> kKernelNames;
 
@@ -47,11 +49,21 @@ struct MatrixShape {
 };
 Kernel matrix_kernel(const MatrixShape& shape);
 inline constexpr uint32_t kMatrixThreads = 256;
+// The same product by groups that stay (stream_kernel.cuh), which take 1 or 2 tiles at a time:
+// that is what MatrixShape::row_warps means here.
+Kernel stream_kernel(const MatrixShape& shape);
+
+// What launches are cut for.
+struct DeviceFacts {
+    uint32_t multiprocessors = 1;
+    uint32_t shared_bytes = 0; // that one group may have
+};
 
 struct Launch {
     Kernel kernel = Kernel::kEmbed;
     std::array<uint32_t, 3> blocks = {1, 1, 1};
     uint32_t threads = 256;
+    uint32_t shared_bytes = 0; // beyond what the kernel itself declares
     const void* params = nullptr; // taken at once
     size_t bytes = 0;
     bool overlap = false; // recorded: it may begin while the kernel before ends
@@ -103,6 +115,7 @@ class Queue {
     Queue& operator=(const Queue&) = delete;
     virtual ~Queue() = default;
 
+    virtual DeviceFacts facts() const = 0;
     virtual Status launch(const Launch& launch) = 0;
     virtual Status multiply(const LibraryProduct& product) = 0;
     virtual Status attend_chunk(const ChunkAttention& attention) = 0;

@@ -12,8 +12,8 @@ constexpr int kSmallWarps = kSmallThreads / 32;
 
 // One group for each row.
 __device__ inline void embed(const EmbedParams& p) {
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t row = blockIdx.x;
     const auto token = static_cast<uint32_t>(p.tokens[row]);
     const Bf16* from = p.embedding + static_cast<uint64_t>(token) * p.hidden;
@@ -36,8 +36,8 @@ __device__ inline void embed(const EmbedParams& p) {
 
 // One group for each row that is wanted.
 __device__ inline void norm(const NormParams& p, float (&shared)[kSmallWarps]) {
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t row =
         p.rows_at != nullptr ? static_cast<uint32_t>(p.rows_at[blockIdx.x]) : blockIdx.x;
     const float* from = p.from + static_cast<uint64_t>(row) * p.hidden;
@@ -56,8 +56,8 @@ __device__ inline void norm(const NormParams& p, float (&shared)[kSmallWarps]) {
 template <int kDim>
 __device__ void rope_store(const RopeParams& p) {
     constexpr int kEach = kDim / 32;
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t row = blockIdx.x;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t kv_heads = p.pages.kv_heads;
@@ -120,8 +120,8 @@ __device__ void rope_store(const RopeParams& p) {
 
 // Two places a thread; groups along a row, rows across.
 __device__ inline void silu_times(const SiluParams& p) {
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t at = (blockIdx.x * kSmallThreads + threadIdx.x) * 2;
     if (at >= p.width)
         return;
@@ -136,8 +136,8 @@ __device__ inline void silu_times(const SiluParams& p) {
 
 // One group for each row.
 __device__ inline void gather(const GatherParams& p) {
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t index = blockIdx.x;
     uint32_t item = 0;
     while (item + 1 < p.items && static_cast<uint32_t>(p.starts[item + 1]) <= index)
@@ -155,8 +155,8 @@ __device__ inline void gather(const GatherParams& p) {
 
 // The largest of a slice of a row. A tie goes to the smallest token.
 __device__ inline void largest(const LargestParams& p, uint64_t (&shared)[kSmallWarps]) {
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t row = blockIdx.y;
     const float* logits = p.logits + static_cast<uint64_t>(row) * p.width;
     uint64_t best = 0;

@@ -7,6 +7,20 @@ namespace berth::engine {
 
 using fast::FastOptions;
 
+namespace {
+
+struct ProductWay {
+    const char* name;
+    uint32_t stream_tiles, row_warps;
+};
+constexpr ProductWay kProductWays[] = {{"stream 1", 1, 0},
+                                       {"stream 2", 2, 0},
+                                       {"own 1x8", 0, 1},
+                                       {"own 2x4", 0, 2},
+                                       {"library", 0, 0}};
+
+} // namespace
+
 // Of a graph of these launches, in the middle of several starts. They are made once before: what
 // runs for the first time may not be recorded.
 Result<double> Bench::recorded_seconds(const std::function<Status()>& launches) {
@@ -39,7 +53,7 @@ Status Bench::read() {
                                       static_cast<uint32_t*>(memory.data_ptr())};
         BERTH_ASSIGN(const double seconds, recorded_seconds([&] {
                          return model_.queue().launch(
-                             {fast::Kernel::kReadAll, {groups, 1, 1}, 256, &params, sizeof params});
+                             {fast::Kernel::kReadAll, {groups, 1, 1}, 256, 0, &params, sizeof params});
                      }));
         read_rate_ = std::max(read_rate_, static_cast<double>(bytes) / seconds);
     }
@@ -79,10 +93,12 @@ Status Bench::product_shape(const char* name, bool pair,
     if (parts(0)[0].n == model_.dims().vocab)
         to = buffers.logits;
     for (const uint32_t rows : {1U, 4U, 8U, 16U, 24U, 32U}) {
-        for (const uint32_t way : {1U, 2U, 0U}) { // row warps of our kernels, or the library
+        // Tiles of streaming kernels, row warps of the others, or the library.
+        for (const ProductWay& way : kProductWays) {
             FastOptions options;
-            options.own_rows = options.own_rows_fp8 = way == 0 ? 0 : 1024;
-            options.row_warps = std::max(way, 1U);
+            options.stream_tiles = way.stream_tiles;
+            options.own_rows = options.own_rows_fp8 = way.row_warps == 0 ? 0 : 1024;
+            options.row_warps = std::max(way.row_warps, 1U);
             const fast::Layers layers(model_.dims(), model_.weights(), buffers,
                                       fast::fast_pages(model_.cache()), options);
             BERTH_ASSIGN(const double seconds, recorded_seconds([&]() -> Status {
@@ -95,11 +111,7 @@ Status Bench::product_shape(const char* name, bool pair,
             const double each = seconds / matrices;
             print(R"({{"bench":"product","matrix":"{}","rows":{},"way":"{}","microseconds":{:.2f},)"
                   R"("floor_ratio":{:.3f}}})",
-                  name, rows,
-                  way == 0   ? "library"
-                  : way == 1 ? "own 1x8"
-                             : "own 2x4",
-                  each * 1e6, each * read_rate_ / static_cast<double>(bytes));
+                  name, rows, way.name, each * 1e6, each * read_rate_ / static_cast<double>(bytes));
         }
     }
     return {};

@@ -41,17 +41,18 @@ Status Bench::decode() {
         const char* name;
         FastOptions options;
     };
-    FastOptions plain, graph, no_overlap, library, wide, tall;
+    FastOptions plain, graph, single, no_overlap, unstreamed, library, wide;
     plain.graphs = false;
+    single.stream_tiles = 1;
     no_overlap.overlap = false;
+    unstreamed.stream_tiles = wide.stream_tiles = library.stream_tiles = 0;
     library.own_rows = library.own_rows_fp8 = 0;
     wide.own_rows = 32;
-    tall.own_rows = 32;
-    tall.row_warps = 2;
     const Way ways[] = {{"plain", plain},
                         {"graph", graph},
-                        {"graph, own 32", wide},
-                        {"graph, own 2x4", tall},
+                        {"graph, 1 tile", single},
+                        {"graph, no stream", unstreamed},
+                        {"graph, no stream, own 32", wide},
                         {"graph, library", library},
                         {"graph, no overlap", no_overlap}};
     for (const Way& way : ways) {
