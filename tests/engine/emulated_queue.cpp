@@ -155,12 +155,13 @@ void run_any(const Launch& launch) {
 
 class EmulatedQueue::Graph final : public RecordedGraph {
   public:
-    explicit Graph(std::vector<Recorded> its_launches) : launches(std::move(its_launches)) {}
     Status prepare() override {
         prepared = true;
         return {};
     }
-    std::vector<Recorded> launches;
+    std::vector<std::vector<Recorded>> sections;
+    const uint32_t* word = nullptr; // null: it does not look
+    StepHeader* header = nullptr;
     bool prepared = false;
 };
 
@@ -262,16 +263,44 @@ Status EmulatedQueue::begin_recording() {
 }
 Result<std::unique_ptr<RecordedGraph>> EmulatedQueue::end_recording() {
     recording_ = false;
-    return std::make_unique<Graph>(std::exchange(recorded_, {}));
+    auto graph = std::make_unique<Graph>();
+    graph->sections.push_back(std::exchange(recorded_, {}));
+    return graph;
+}
+Result<std::unique_ptr<RecordedGraph>>
+EmulatedQueue::record_gated(const GatedSections& sections) {
+    auto graph = std::make_unique<Graph>();
+    graph->word = sections.word;
+    graph->header = sections.header;
+    for (uint32_t section = 0; section < sections.count; ++section) {
+        BERTH_TRY(begin_recording());
+        const Status recorded = sections.record(section);
+        recording_ = false;
+        graph->sections.push_back(std::exchange(recorded_, {}));
+        BERTH_TRY(recorded);
+    }
+    return graph;
+}
+Result<const uint32_t*> EmulatedQueue::share_word(const std::atomic<uint32_t>* word) {
+    return reinterpret_cast<const uint32_t*>(word);
 }
 Status EmulatedQueue::start(RecordedGraph& graph) {
     auto& mine = dynamic_cast<Graph&>(graph);
     if (!mine.prepared)
         return fail(ErrorCode::kInternal, "a graph was started that is not ready");
     ++graphs_started;
-    for (Recorded& one : mine.launches) {
-        one.launch.params = one.params.data();
-        BERTH_TRY(launch(one.launch));
+    for (uint32_t section = 0; section < mine.sections.size(); ++section) {
+        if (mine.word != nullptr) {
+            if (before_look)
+                before_look(section);
+            if (section != mine.header->next_section || *mine.word != mine.header->open_word)
+                continue;
+            mine.header->next_section = section + 1;
+        }
+        for (Recorded& one : mine.sections[section]) {
+            one.launch.params = one.params.data();
+            BERTH_TRY(launch(one.launch));
+        }
     }
     return {};
 }

@@ -130,6 +130,37 @@ TEST(FastModel, NothingIsQueuedWhereTheGateIsLookedAt) {
     EXPECT_EQ(queue.graphs_started - graphs, 4U);
 }
 
+// A gate that closes and opens while the device is at work.
+TEST(FastModel, AGraphThatLooksByItselfStopsAtAClosedGateAndGoesOnWhereItStopped) {
+    std::atomic<uint32_t> word{40};
+    Twins::Setting setting{small_config(), false, {.attend_groups = 24, .device_looks = true},
+                           {std::chrono::microseconds(1), std::chrono::microseconds(1)}};
+    setting.gate_word = &word;
+    Twins twins(setting, make_emulated);
+    auto& queue = dynamic_cast<EmulatedQueue&>(twins.queue());
+    generate(twins, 1);
+    ASSERT_TRUE(twins.model().record_now(2));
+    Growing a = sequence(21, {5, 1}), b = sequence(4, {2});
+    (void)twins.step({a.next(19), b.next(2)});
+    std::vector<uint32_t> looks;
+    const LayerHook opens = [&](uint32_t layer) {
+        looks.push_back(layer);
+        return true;
+    };
+    queue.before_look = [&](uint32_t section) {
+        if (section == 2)
+            ++word;
+    };
+    (void)twins.step({a.next(1), b.next(1)}, opens);
+    EXPECT_EQ(looks, (std::vector<uint32_t>{0, 2, 2})) << "the second at a changed word";
+    EXPECT_EQ(twins.model().cut_short(), 2U);
+    queue.before_look = {};
+    looks.clear();
+    (void)twins.step({a.next(1), b.next(1)}, opens);
+    EXPECT_EQ(looks, (std::vector<uint32_t>{0}));
+    twins.expect_no_more_than_rounding();
+}
+
 TEST(FastModel, AnAbandonedStepIsDoneAgainWithTheSameResult) {
     const LookLimits looks{std::chrono::microseconds(1), std::chrono::microseconds(1)};
     Twins twins({small_config(), false, {.attend_groups = 24}, looks}, make_emulated);

@@ -10,6 +10,10 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
+#include <thread>
+
 namespace berth::engine::fast {
 namespace {
 
@@ -94,6 +98,40 @@ TEST_F(FastOnGpu, PiecesWithLooksGiveTheSame) {
     generate(one, 4, 5, "looks");
     one.looks = {std::chrono::microseconds(1), std::chrono::microseconds(1)};
     generate(one, 4, 5, "looks at each layer");
+}
+
+TEST_F(FastOnGpu, StreamedProductsByOneTileAndNotAtAll) {
+    Twins::Setting one = setting(wide_config(8, 2, 128));
+    for (const uint32_t tiles : {1U, 0U}) {
+        one.options.stream_tiles = tiles;
+        for (const uint32_t sequences : {1U, 12U, 30U})
+            generate(one, sequences, 3, tiles == 0 ? "not streamed" : "streamed, one tile");
+    }
+    one.fp8 = true;
+    one.options.stream_tiles = 1;
+    for (const uint32_t sequences : {1U, 12U, 30U})
+        generate(one, sequences, 3, "streamed, one tile, FP8");
+}
+
+// The gate closes and opens all the time.
+TEST_F(FastOnGpu, ADeviceThatLooksByItselfGivesTheSame) {
+    struct alignas(4096) Page {
+        std::atomic<uint32_t> word = 1;
+    };
+    const auto page = std::make_unique<Page>();
+    Twins::Setting one = setting(wide_config(8, 2, 64));
+    one.options.device_looks = true;
+    one.gate_word = &page->word;
+    one.looks = {std::chrono::microseconds(1), std::chrono::microseconds(1)};
+    generate(one, 4, 5, "looks by the device");
+    const std::jthread closing([&page](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+            page->word.fetch_add(1);
+            for (int i = 0; i < 20'000 && !stop.stop_requested(); ++i)
+                std::this_thread::yield();
+        }
+    });
+    generate(one, 4, 8, "looks by the device at a gate that closes");
 }
 
 } // namespace

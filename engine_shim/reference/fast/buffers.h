@@ -37,6 +37,8 @@ struct FastOptions {
     uint32_t stream_rows = 32; // up to so many rows
     // Groups that attention is cut into for a few sequences, so that all of the device works.
     uint32_t attend_groups = 264;
+    // Where the gate is looked at: between pieces, by the host, or by the device in one graph.
+    bool device_looks = false;
     bool graphs = true;
     bool overlap = true; // kernels of a graph may begin while the one before ends
 };

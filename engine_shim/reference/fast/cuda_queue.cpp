@@ -3,6 +3,7 @@
 
 #include "engine_shim/reference/fast/buffers.h"
 #include "engine_shim/reference/fast/cuda_api.h"
+#include "engine_shim/reference/fast/gated_graph.h"
 #include "engine_shim/reference/fast/kernel_image.h"
 
 #include <fmt/format.h>
@@ -28,8 +29,8 @@ CUdeviceptr address(const void* at) {
 
 class CudaGraph final : public RecordedGraph {
   public:
-    CudaGraph(const CudaApi& api, CUcontext context, CUgraph graph)
-        : api_(api), context_(context), graph_(graph) {}
+    CudaGraph(const CudaApi& api, CUcontext context, CUgraph graph, bool is_gated)
+        : api_(api), context_(context), is_gated_(is_gated), graph_(graph) {}
     ~CudaGraph() override {
         (void)api_.ctx_set_current(context_);
         if (exec_ != nullptr)
@@ -41,7 +42,8 @@ class CudaGraph final : public RecordedGraph {
         BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
         BERTH_TRY(
             api_.check(api_.graph_instantiate(&exec_, graph_, 0), "cuGraphInstantiateWithFlags"));
-        (void)api_.graph_destroy(std::exchange(graph_, nullptr));
+        if (!is_gated_) // whose sections' graphs are parts of it
+            (void)api_.graph_destroy(std::exchange(graph_, nullptr));
         return {};
     }
     CUgraphExec exec() const { return exec_; }
@@ -49,6 +51,7 @@ class CudaGraph final : public RecordedGraph {
   private:
     const CudaApi& api_;
     const CUcontext context_;
+    const bool is_gated_;
     CUgraph graph_;
     CUgraphExec exec_ = nullptr;
 };
@@ -74,6 +77,8 @@ class CudaQueue final : public Queue {
     Result<std::byte*> host_buffer(size_t bytes) override;
     Status begin_recording() override;
     Result<std::unique_ptr<RecordedGraph>> end_recording() override;
+    Result<std::unique_ptr<RecordedGraph>> record_gated(const GatedSections& sections) override;
+    Result<const uint32_t*> share_word(const std::atomic<uint32_t>* word) override;
     Status start(RecordedGraph& graph) override;
 
   private:
@@ -92,7 +97,10 @@ class CudaQueue final : public Queue {
     CudaApi::BlasHandle blas_ = nullptr;
     bool recording_ = false;
     std::array<CUfunction, kKernels> functions_{};
+    CUmodule look_module_ = nullptr;
+    CUfunction look_ = nullptr;
     std::vector<void*> host_;
+    std::vector<void*> registered_; // pages of others
 };
 
 CudaQueue::~CudaQueue() {
@@ -106,8 +114,11 @@ CudaQueue::~CudaQueue() {
         (void)api_.stream_destroy(recording_stream_);
     for (void* buffer : host_)
         (void)api_.host_free(buffer);
-    if (module_ != nullptr)
-        (void)api_.module_unload(module_);
+    for (void* page : registered_)
+        (void)api_.host_unregister(page);
+    for (CUmodule module : {module_, look_module_})
+        if (module != nullptr)
+            (void)api_.module_unload(module);
     (void)api_.primary_ctx_release(device_);
 }
 
@@ -131,6 +142,10 @@ Status CudaQueue::open() {
         BERTH_TRY(api_.check(
             api_.module_get_function(&functions_[kernel], module_, kKernelNames[kernel].data()),
             kKernelNames[kernel].data()));
+    if (!look_image().empty() &&
+        api_.module_load_data(&look_module_, look_image().data()) == CUDA_SUCCESS)
+        BERTH_TRY(api_.check(api_.module_get_function(&look_, look_module_, "berth_look"),
+                             "berth_look"));
     BERTH_TRY(read_facts());
     BERTH_TRY(share_out_memory());
     BERTH_TRY(api_.check(api_.stream_create(&recording_stream_, CU_STREAM_NON_BLOCKING),
@@ -258,7 +273,40 @@ Result<std::unique_ptr<RecordedGraph>> CudaQueue::end_recording() {
         api_.check(api_.end_capture(recording_stream_, &graph), "cuStreamEndCapture");
     BERTH_TRY(use_stream(nullptr));
     BERTH_TRY(ended);
-    return std::make_unique<CudaGraph>(api_, context_, graph);
+    return std::make_unique<CudaGraph>(api_, context_, graph, false);
+}
+
+Result<std::unique_ptr<RecordedGraph>> CudaQueue::record_gated(const GatedSections& sections) {
+    BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
+    BERTH_TRY(use_stream(recording_stream_));
+    recording_ = true;
+    auto graph = build_gated({api_, context_, recording_stream_, look_}, sections);
+    recording_ = false;
+    BERTH_TRY(use_stream(nullptr));
+    if (!graph)
+        return fail(graph.error());
+    return std::make_unique<CudaGraph>(api_, context_, *graph, true);
+}
+
+// Whole pages are what can be shared; the word's is, for as long as the queue lives.
+Result<const uint32_t*> CudaQueue::share_word(const std::atomic<uint32_t>* word) {
+    constexpr uintptr_t kPage = 4096;
+    const auto at = reinterpret_cast<uintptr_t>(word);
+    if (api_.host_register == nullptr || api_.host_device_pointer == nullptr)
+        return fail(ErrorCode::kUnsupported, "the driver shares no host memory with the device");
+    BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
+    auto* page = reinterpret_cast<void*>(at / kPage * kPage);
+    CUresult shared = api_.host_register(page, kPage, CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (shared != CUDA_SUCCESS && shared != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+        shared = api_.host_register(page, kPage,
+                                    CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY);
+    if (shared == CUDA_SUCCESS)
+        registered_.push_back(page);
+    else if (shared != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+        return fail(api_.check(shared, "cuMemHostRegister").error());
+    CUdeviceptr seen = 0;
+    BERTH_TRY(api_.check(api_.host_device_pointer(&seen, page, 0), "cuMemHostGetDevicePointer"));
+    return reinterpret_cast<const uint32_t*>(seen + at % kPage);
 }
 
 Status CudaQueue::start(RecordedGraph& graph) {

@@ -14,6 +14,17 @@ using Bf16 = uint16_t;
 // words of the step's input, in device memory.
 struct StepHeader {
     int32_t table_pitch; // entries of one sequence in the block tables
+    // Of a graph that looks at the gate by itself: the word that stands for an open gate, and the
+    // next section to be done, which the device counts on.
+    uint32_t open_word;
+    uint32_t next_section;
+};
+
+struct LookParams {
+    uint64_t handle;      // the condition of the section behind it
+    const uint32_t* word; // the gate's, in the host's memory
+    StepHeader* header;
+    uint32_t section;
 };
 
 // The paged keys and values: block, layer, key or value, token, head, place.

@@ -5,8 +5,10 @@
 #include "engine_shim/reference/fast/kernel_params.h"
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -107,6 +109,15 @@ class RecordedGraph {
     virtual Status prepare() = 0;
 };
 
+// A graph of sections, before each of which the device itself looks at the gate: while `word` is
+// not header->open_word nothing more is done. header->next_section says where to go on.
+struct GatedSections {
+    uint32_t count = 0;
+    const uint32_t* word = nullptr; // host memory that the device sees
+    StepHeader* header = nullptr;   // the device's
+    std::function<Status(uint32_t section)> record;
+};
+
 // Work for the device, done in order. The engine's thread alone, save RecordedGraph::prepare().
 class Queue {
   public:
@@ -126,9 +137,13 @@ class Queue {
     // For copies at full speed; freed with the queue.
     virtual Result<std::byte*> host_buffer(size_t bytes) = 0;
 
+    // Host memory of somebody else's, as the device sees it; until the queue ends.
+    virtual Result<const uint32_t*> share_word(const std::atomic<uint32_t>* word) = 0;
+
     // Between the two, launches and products are recorded instead of done.
     virtual Status begin_recording() = 0;
     virtual Result<std::unique_ptr<RecordedGraph>> end_recording() = 0;
+    virtual Result<std::unique_ptr<RecordedGraph>> record_gated(const GatedSections& sections) = 0;
     virtual Status start(RecordedGraph& graph) = 0;
 };
 

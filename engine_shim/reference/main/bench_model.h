@@ -33,7 +33,8 @@ class BenchModel {
 
     // Another model over the same weights and pages.
     Result<std::unique_ptr<fast::FastModel>> remake(const fast::FastOptions& options,
-                                                    const fast::LookLimits& looks);
+                                                    const fast::LookLimits& looks,
+                                                    const std::atomic<uint32_t>* gate_word = nullptr);
     fast::Queue& queue() { return *queue_; }
     const fast::FastWeights& weights() const { return fast_weights_; }
     const fast::Dimensions& dims() const { return dims_; }

@@ -75,7 +75,7 @@ start_fast(const ComputePlan& plan, const ModelConfig& config, const DecoderWeig
                  fast::FastModel::make({*queue, plan.dims, rope_frequencies(config, 0).inverse,
                                         fast::fast_weights(weights), fast::fast_pages(cache),
                                         scratch, plan.limits, plan.options,
-                                        looks ? kLooks : fast::LookLimits{}, kContextsMax}));
+                                        looks ? kLooks : fast::LookLimits{}, nullptr, kContextsMax}));
     return std::make_unique<fast::FastRunner>(std::move(queue), std::move(model), config.vocab,
                                               looks);
 }
