@@ -100,6 +100,12 @@ void run_stream(const Launch& launch) {
     }
 }
 
+template <typename Kernel>
+void run_attend_all(const Launch& launch) {
+    const auto shared = std::make_unique<typename Kernel::Shared>();
+    run(launch, [&] { Kernel::run_all(params_of<AttendParams>(launch), *shared); });
+}
+
 void run_attention(const Launch& launch) {
     static MergeShared merge;
     switch (launch.kernel) {
@@ -115,6 +121,18 @@ void run_attention(const Launch& launch) {
         return run_shared<AttendKernel<128, 2>, AttendParams>(launch);
     case Kernel::kAttend128x4:
         return run_shared<AttendKernel<128, 4>, AttendParams>(launch);
+    case Kernel::kAttendAll64x1:
+        return run_attend_all<AttendKernel<64, 1>>(launch);
+    case Kernel::kAttendAll64x2:
+        return run_attend_all<AttendKernel<64, 2>>(launch);
+    case Kernel::kAttendAll64x4:
+        return run_attend_all<AttendKernel<64, 4>>(launch);
+    case Kernel::kAttendAll128x1:
+        return run_attend_all<AttendKernel<128, 1>>(launch);
+    case Kernel::kAttendAll128x2:
+        return run_attend_all<AttendKernel<128, 2>>(launch);
+    case Kernel::kAttendAll128x4:
+        return run_attend_all<AttendKernel<128, 4>>(launch);
     case Kernel::kMerge64:
         return run(launch, [&] { attend_merge<64>(params_of<AttendParams>(launch), merge); });
     default:

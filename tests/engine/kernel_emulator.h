@@ -50,6 +50,9 @@ inline float widen_bf16(uint16_t bits) {
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
 struct alignas(8) uint2 {
     uint32_t x, y;
 };
@@ -123,6 +126,13 @@ inline uint32_t as_bits(float x) {
 inline void sine_cosine(float angle, float& sine, float& cosine) {
     sine = std::sin(angle);
     cosine = std::cos(angle);
+}
+inline void fence() {}
+inline uint32_t count_up(uint32_t* at) {
+    return (*at)++;
+}
+inline float load_fresh(const float* from) {
+    return *from;
 }
 inline void keep_largest(uint64_t* at, uint64_t value) {
     *at = *at > value ? *at : value;

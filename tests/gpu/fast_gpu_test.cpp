@@ -100,6 +100,17 @@ TEST_F(FastOnGpu, PiecesWithLooksGiveTheSame) {
     generate(one, 4, 5, "looks at each layer");
 }
 
+TEST_F(FastOnGpu, AttentionInSeveralKernelsAndInManyPieces) {
+    Twins::Setting one = setting(wide_config(8, 2, 128));
+    one.options.attend_all = false;
+    generate(one, 9, 3, "attention in several kernels");
+    one.options.attend_all = true;
+    for (const uint32_t groups : {8U, 1056U}) {
+        one.options.attend_groups = groups;
+        generate(one, 9, 3, "attention in few and in many pieces");
+    }
+}
+
 TEST_F(FastOnGpu, StreamedProductsByOneTileAndNotAtAll) {
     Twins::Setting one = setting(wide_config(8, 2, 128));
     for (const uint32_t tiles : {1U, 0U}) {

@@ -53,6 +53,10 @@ uint32_t attend_groups_each(const Dimensions& dims) {
     return (dims.heads / dims.kv_heads + attend_heads(dims) - 1) / attend_heads(dims);
 }
 
+uint32_t arrived_count(const Dimensions& dims, uint32_t rows) {
+    return rows * dims.kv_heads * attend_groups_each(dims);
+}
+
 uint32_t attend_splits(const Dimensions& dims, uint32_t rows, uint32_t groups_wanted) {
     const uint32_t each = rows * dims.kv_heads * attend_groups_each(dims);
     return std::clamp(groups_wanted / std::max(each, 1U), 1U, kSplitsMax);
@@ -88,6 +92,7 @@ Buffers lay_out(const Dimensions& dims, const FastLimits& limits, const FastOpti
     cutter.cut(made.partial, partial_floats(dims, limits, options));
     cutter.cut(made.logits, uint64_t{limits.sequences} * dims.vocab);
     cutter.cut(made.keys, limits.sequences);
+    cutter.cut(made.arrived, arrived_count(dims, limits.sequences));
     cutter.cut(made.dequantised, dims.has_fp8 ? largest_matrix(dims) : 0);
     cutter.cut(made.library, kLibraryBytes);
     made.bytes = round_up(cutter.used(), kAlignment);

@@ -35,6 +35,8 @@ struct FastOptions {
     // Tiles at a time of the products that stream their weights; 0: none do.
     uint32_t stream_tiles = 2;
     uint32_t stream_rows = 32; // up to so many rows
+    // Single queries by one kernel that also rotates, stores and merges.
+    bool attend_all = true;
     // Groups that attention is cut into for a few sequences, so that all of the device works.
     uint32_t attend_groups = 264;
     // Where the gate is looked at: between pieces, by the host, or by the device in one graph.
@@ -48,6 +50,8 @@ uint32_t attend_splits(const Dimensions& dims, uint32_t rows, uint32_t groups_wa
 // Query heads of one group, and groups of one key head.
 uint32_t attend_heads(const Dimensions& dims);
 uint32_t attend_groups_each(const Dimensions& dims);
+// Words of Buffers::arrived for so many single queries.
+uint32_t arrived_count(const Dimensions& dims, uint32_t rows);
 
 // Everything between a step's begin and end, at places that never change, so that recorded graphs
 // stay right. No contents outlive a step: the memory may be taken away and given back in between.
@@ -73,6 +77,7 @@ struct Buffers {
     float* partial = nullptr;
     float* logits = nullptr;
     uint64_t* keys = nullptr;
+    uint32_t* arrived = nullptr; // pieces of attention that are done
     Bf16* dequantised = nullptr;
     std::byte* library = nullptr;
 

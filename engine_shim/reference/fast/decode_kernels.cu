@@ -75,6 +75,21 @@ BERTH_ATTEND(128, 1)
 BERTH_ATTEND(128, 2)
 BERTH_ATTEND(128, 4)
 
+#define BERTH_ATTEND_ALL(dim, heads)                                                               \
+    extern "C" __global__ void __launch_bounds__(128)                                              \
+        berth_attend_all_##dim##_##heads(const __grid_constant__ AttendParams p) {                 \
+        using Kernel = AttendKernel<dim, heads>;                                                   \
+        __shared__ Kernel::Shared shared;                                                          \
+        Kernel::run_all(p, shared);                                                                \
+    }
+
+BERTH_ATTEND_ALL(64, 1)
+BERTH_ATTEND_ALL(64, 2)
+BERTH_ATTEND_ALL(64, 4)
+BERTH_ATTEND_ALL(128, 1)
+BERTH_ATTEND_ALL(128, 2)
+BERTH_ATTEND_ALL(128, 4)
+
 #define BERTH_MERGE(dim)                                                                           \
     extern "C" __global__ void __launch_bounds__(dim)                                              \
         berth_attend_merge_##dim(const __grid_constant__ AttendParams p) {                         \

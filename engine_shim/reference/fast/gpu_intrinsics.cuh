@@ -98,6 +98,17 @@ __device__ inline uint32_t as_bits(float x) {
 __device__ inline void sine_cosine(float angle, float& sine, float& cosine) {
     sincosf(angle, &sine, &cosine);
 }
+// Between groups: what was written before the one is seen behind the other.
+__device__ inline void fence() {
+    __threadfence();
+}
+__device__ inline uint32_t count_up(uint32_t* at) {
+    return atomicAdd(at, 1U);
+}
+// Past the first cache: what other groups of the same kernel have written.
+__device__ inline float load_fresh(const float* from) {
+    return __ldcg(from);
+}
 __device__ inline void keep_largest(uint64_t* at, uint64_t value) {
     atomicMax(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
 }

@@ -46,10 +46,12 @@ struct EmbedParams {
     float* residual;      // [rows][hidden]
     float* rope;          // [rows][head_dim / 2][cosine, sine]
     uint64_t* keys;       // [key_count], set to 0
+    uint32_t* arrived; // [arrived_count], set to 0
     float rope_scale;
     uint32_t hidden;
     uint32_t half;
     uint32_t key_count;
+    uint32_t arrived_count;
 };
 
 struct NormParams {
@@ -86,19 +88,26 @@ struct MatrixParams {
     MatrixMode mode;
 };
 
-struct RopeParams {
-    const float* qkv;         // [rows][(heads + 2 * kv_heads) * head_dim]
-    const int32_t* positions; // [rows]
-    const int32_t* sequences; // [rows]: whose block table
+// What queries, keys and values are made of.
+struct HeadParams {
+    const float* qkv; // [rows][(heads + 2 * kv_heads) * head_dim]
     const float* rope;
     const Bf16* bias[3]; // of queries, keys, values; null: none
     const Bf16* q_norm;  // [head_dim]; null: none
     const Bf16* k_norm;
-    Bf16* q; // [rows][heads * head_dim]
-    Pages pages;
     float epsilon;
-    uint32_t layer;
     uint32_t heads;
+    uint32_t kv_heads;
+};
+
+struct RopeParams {
+    HeadParams from;
+    const int32_t* positions; // [rows]
+    const int32_t* sequences; // [rows]: whose block table
+    Bf16* q;                  // [rows][heads * head_dim]
+    Pages pages;
+    uint32_t layer;
+    uint32_t first_row; // those before are done elsewhere
 };
 
 inline constexpr uint32_t kSplitsMax = 64;
@@ -114,6 +123,10 @@ struct AttendParams {
     uint32_t layer;
     uint32_t heads;
     uint32_t splits;
+    // Of the kernel that also rotates and stores, and merges the pieces: instead of q and of
+    // RopeParams' own.
+    HeadParams heads_from;
+    uint32_t* arrived; // [rows][groups of heads]: pieces that are done; 0 before and after
 };
 
 struct SiluParams {

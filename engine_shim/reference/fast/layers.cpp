@@ -19,9 +19,9 @@ uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
 
-Kernel attend_kernel(uint32_t head_dim, uint32_t heads) {
-    const auto first =
-        static_cast<uint32_t>(head_dim == 64 ? Kernel::kAttend64x1 : Kernel::kAttend128x1);
+Kernel attend_kernel(uint32_t head_dim, uint32_t heads, bool all) {
+    const Kernel small = all ? Kernel::kAttendAll64x1 : Kernel::kAttend64x1;
+    const auto first = static_cast<uint32_t>(small) + (head_dim == 64 ? 0U : 3U);
     return static_cast<Kernel>(first + (heads == 1 ? 0U : heads == 2 ? 1U : 2U));
 }
 
@@ -48,6 +48,8 @@ Status Layers::begin(Queue& queue, const StepShape& shape) const {
     p.hidden = dims_.hidden;
     p.half = dims_.head_dim / 2;
     p.key_count = shape.logit_rows;
+    p.arrived = buffers_.arrived;
+    p.arrived_count = arrived_count(dims_, shape.singles);
     return launch(queue, Kernel::kEmbed, {shape.rows, 1, 1}, kThreads, p);
 }
 
@@ -142,6 +144,39 @@ Status Layers::library_product(Queue& queue, std::span<const Matrix> parts, cons
                   kThreads, p);
 }
 
+HeadParams Layers::heads_of(uint32_t layer) const {
+    const FastLayer& w = weights_.layers[layer];
+    HeadParams p{};
+    p.qkv = buffers_.qkv;
+    p.rope = buffers_.rope;
+    for (size_t kind = 0; kind < 3; ++kind)
+        p.bias[kind] = w.bias[kind];
+    p.q_norm = w.q_norm;
+    p.k_norm = w.k_norm;
+    p.epsilon = dims_.epsilon;
+    p.heads = dims_.heads;
+    p.kv_heads = dims_.kv_heads;
+    return p;
+}
+
+// Of those that attend() does not do itself.
+Status Layers::rotate(Queue& queue, const StepShape& shape, uint32_t layer) const {
+    RopeParams p{};
+    p.first_row = options_.attend_all ? shape.singles : 0;
+    if (p.first_row == shape.rows)
+        return {};
+    p.from = heads_of(layer);
+    p.positions = buffers_.positions;
+    p.sequences = buffers_.sequences;
+    p.q = buffers_.q;
+    p.pages = pages_;
+    p.layer = layer;
+    return launch(
+        queue, dims_.head_dim == 64 ? Kernel::kRopeStore64 : Kernel::kRopeStore128,
+        {shape.rows - p.first_row, ceil_div(dims_.heads + 2 * dims_.kv_heads, kWarpsEach), 1},
+        kThreads, p);
+}
+
 Status Layers::attend(Queue& queue, uint32_t rows, uint32_t layer) const {
     AttendParams p{};
     p.q = buffers_.q;
@@ -153,10 +188,14 @@ Status Layers::attend(Queue& queue, uint32_t rows, uint32_t layer) const {
     p.layer = layer;
     p.heads = dims_.heads;
     p.splits = attend_splits(dims_, rows, options_.attend_groups);
-    BERTH_TRY(launch(queue, attend_kernel(dims_.head_dim, attend_heads(dims_)),
+    if (options_.attend_all)
+        p.heads_from = heads_of(layer);
+    p.arrived = buffers_.arrived;
+    BERTH_TRY(launch(queue,
+                     attend_kernel(dims_.head_dim, attend_heads(dims_), options_.attend_all),
                      {dims_.kv_heads * attend_groups_each(dims_), p.splits, rows}, kAttendThreads,
                      p));
-    if (p.splits == 1)
+    if (p.splits == 1 || options_.attend_all)
         return {};
     return launch(queue, dims_.head_dim == 64 ? Kernel::kMerge64 : Kernel::kMerge128,
                   {dims_.heads, rows, 1}, dims_.head_dim, p);
@@ -188,23 +227,7 @@ Status Layers::layer(Queue& queue, const StepShape& shape, uint32_t index) const
     const FastLayer& w = weights_.layers[index];
     BERTH_TRY(norm(queue, w.input_norm, shape.rows, nullptr));
     BERTH_TRY(product(queue, w.qkv, buffers_.normed, buffers_.qkv, shape.rows, kStore));
-    RopeParams p{};
-    p.qkv = buffers_.qkv;
-    p.positions = buffers_.positions;
-    p.sequences = buffers_.sequences;
-    p.rope = buffers_.rope;
-    for (size_t kind = 0; kind < 3; ++kind)
-        p.bias[kind] = w.bias[kind];
-    p.q_norm = w.q_norm;
-    p.k_norm = w.k_norm;
-    p.q = buffers_.q;
-    p.pages = pages_;
-    p.epsilon = dims_.epsilon;
-    p.layer = index;
-    p.heads = dims_.heads;
-    BERTH_TRY(launch(queue, dims_.head_dim == 64 ? Kernel::kRopeStore64 : Kernel::kRopeStore128,
-                     {shape.rows, ceil_div(dims_.heads + 2 * dims_.kv_heads, kWarpsEach), 1},
-                     kThreads, p));
+    BERTH_TRY(rotate(queue, shape, index));
     if (shape.singles > 0)
         BERTH_TRY(attend(queue, shape.singles, index));
     BERTH_TRY(attend_chunks(queue, shape, index));

@@ -38,6 +38,8 @@ class Layers {
                        uint32_t rows, MatrixMode mode) const;
     Status library_product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                            uint32_t rows, MatrixMode mode) const;
+    HeadParams heads_of(uint32_t layer) const;
+    Status rotate(Queue& queue, const StepShape& shape, uint32_t layer) const;
     Status attend_chunks(Queue& queue, const StepShape& shape, uint32_t layer) const;
     Status norm(Queue& queue, const Bf16* weight, uint32_t rows, const int32_t* rows_at) const;
 

@@ -32,6 +32,12 @@ enum class Kernel : uint32_t {
     kAttend128x1,
     kAttend128x2,
     kAttend128x4,
+    kAttendAll64x1, // with what lies before and behind it
+    kAttendAll64x2,
+    kAttendAll64x4,
+    kAttendAll128x1,
+    kAttendAll128x2,
+    kAttendAll128x4,
     kMatrix, // the first of kMatrixKernels: see matrix_kernel()
 };
 inline constexpr uint32_t kMatrixKernels = 24;

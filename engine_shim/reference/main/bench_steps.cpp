@@ -41,16 +41,22 @@ Status Bench::decode() {
         const char* name;
         FastOptions options;
     };
-    FastOptions plain, graph, single, no_overlap, unstreamed, library, wide;
+    FastOptions plain, graph, single, apart, finer, coarser, no_overlap, unstreamed, library, wide;
     plain.graphs = false;
     single.stream_tiles = 1;
     no_overlap.overlap = false;
+    apart.attend_all = false;
+    finer.attend_groups = 132;
+    coarser.attend_groups = 528;
     unstreamed.stream_tiles = wide.stream_tiles = library.stream_tiles = 0;
     library.own_rows = library.own_rows_fp8 = 0;
     wide.own_rows = 32;
     const Way ways[] = {{"plain", plain},
                         {"graph", graph},
                         {"graph, 1 tile", single},
+                        {"graph, attention apart", apart},
+                        {"graph, 132 groups", finer},
+                        {"graph, 528 groups", coarser},
                         {"graph, no stream", unstreamed},
                         {"graph, no stream, own 32", wide},
                         {"graph, library", library},
