@@ -117,6 +117,45 @@ Status Bench::product_shape(const char* name, bool pair,
     return {};
 }
 
+// A step's products behind each other, with and without attention between them: what is left of
+// the step is norms and the ends. The head is in it.
+Status Bench::chains() {
+    const fast::Buffers& b = model_.buffers();
+    fast::Queue& queue = model_.queue();
+    const fast::Layers layers(model_.dims(), model_.weights(), b, fast::fast_pages(model_.cache()),
+                              FastOptions{});
+    for (const uint32_t batch : options_.batches) {
+        // Positions and tables are those of the last step.
+        BERTH_ASSIGN(const auto fast, model_.remake({}, {}));
+        BERTH_ASSIGN(const double ignored,
+                     step_seconds(*fast, decode_items(batch, options_.contexts.front()), 1));
+        (void)ignored;
+        for (const bool attends : {false, true}) {
+            BERTH_ASSIGN(const double seconds, recorded_seconds([&]() -> Status {
+                uint32_t index = 0;
+                for (const fast::FastLayer& w : model_.weights().layers) {
+                    BERTH_TRY(layers.product(queue, w.qkv, b.normed, b.qkv, batch, fast::kStore));
+                    if (attends)
+                        BERTH_TRY(layers.attend(queue, batch, index));
+                    BERTH_TRY(layers.product(queue, std::span(&w.o, 1), b.mixed, b.residual, batch,
+                                             fast::kAdd));
+                    BERTH_TRY(layers.product(queue, w.gate_up, b.normed, b.active, batch,
+                                             fast::kSiluTimes));
+                    BERTH_TRY(layers.product(queue, std::span(&w.down, 1), b.active, b.residual,
+                                             batch, fast::kAdd));
+                    ++index;
+                }
+                return layers.product(queue, std::span(&model_.weights().head, 1), b.normed,
+                                      b.logits, batch, fast::kStore);
+            }));
+            print(R"({{"bench":"chain","batch":{},"attention":{},"ms":{:.3f},"floor_ms":{:.3f}}})",
+                  batch, attends, seconds * 1e3,
+                  static_cast<double>(model_.weight_bytes()) / read_rate_ * 1e3);
+        }
+    }
+    return {};
+}
+
 Status Bench::products() {
     const auto& layers = model_.weights().layers;
     const auto count = static_cast<uint32_t>(layers.size());

@@ -57,6 +57,7 @@ class Bench {
     Status read();
     Status multiply();
     Status products();
+    Status chains();
     Status decode();
     Status prefill();
     Status looks();

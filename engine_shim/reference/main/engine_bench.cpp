@@ -48,6 +48,7 @@ Status run(const BenchOptions& options) {
     std::string failed;
     for (const auto& [name, part] : {Part{"read", &Bench::read}, Part{"multiply", &Bench::multiply},
                                      Part{"check", &Bench::check}, Part{"decode", &Bench::decode},
+                                     Part{"chains", &Bench::chains},
                                      Part{"gate", &Bench::gate},
                                      Part{"prefill", &Bench::prefill}, Part{"looks", &Bench::looks},
                                      Part{"products", &Bench::products}}) {
@@ -79,7 +80,7 @@ int main(int argc, char** argv) {
     app.add_flag("--fp8", options.fp8, "Matrices in FP8 by blocks");
     app.add_option("--batch", options.batches, "Sequences that decode")->delimiter(',');
     app.add_option("--context", options.contexts, "Tokens of each")->delimiter(',');
-    app.add_option("--only", options.only, "check, decode, gate, prefill, looks, products")
+    app.add_option("--only", options.only, "check, decode, chains, gate, prefill, looks, products")
         ->delimiter(',');
     app.add_option("--rounds", options.rounds, "Steps of each figure");
     CLI11_PARSE(app, argc, argv);
