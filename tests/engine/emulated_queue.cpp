@@ -285,8 +285,7 @@ Result<std::unique_ptr<RecordedGraph>> EmulatedQueue::end_recording() {
     graph->sections.push_back(std::exchange(recorded_, {}));
     return graph;
 }
-Result<std::unique_ptr<RecordedGraph>>
-EmulatedQueue::record_gated(const GatedSections& sections) {
+Result<std::unique_ptr<RecordedGraph>> EmulatedQueue::record_gated(const GatedSections& sections) {
     auto graph = std::make_unique<Graph>();
     graph->word = sections.word;
     graph->header = sections.header;

@@ -138,7 +138,9 @@ TEST(FastModel, NothingIsQueuedWhereTheGateIsLookedAt) {
 // A gate that closes and opens while the device is at work.
 TEST(FastModel, AGraphThatLooksByItselfStopsAtAClosedGateAndGoesOnWhereItStopped) {
     std::atomic<uint32_t> word{40};
-    Twins::Setting setting{small_config(), false, {.attend_groups = 24, .device_looks = true},
+    Twins::Setting setting{small_config(),
+                           false,
+                           {.attend_groups = 24, .device_looks = true},
                            {std::chrono::microseconds(1), std::chrono::microseconds(1)}};
     setting.gate_word = &word;
     Twins twins(setting, make_emulated);

@@ -464,8 +464,8 @@ void check_attend_all(uint32_t heads, uint32_t kv_heads, std::vector<int32_t> po
     p.pages = paged.pages;
     p.q = q.data();
     p.to = one_by_one.data();
-    RopeParams rope_params{p.heads_from, p.positions, sequences.data(), q.data(),
-                           paged.pages,  p.layer,     0};
+    RopeParams rope_params{
+        p.heads_from, p.positions, sequences.data(), q.data(), paged.pages, p.layer, 0};
     emulate({rows, (heads + 2 * kv_heads + kSmallWarps - 1) / kSmallWarps, 1}, kSmallThreads,
             [&] { rope_store<kDim>(rope_params); });
     emulate({groups, splits, rows}, Kernel::kThreads, [&] { Kernel::run(p, *shared); });

@@ -8,9 +8,10 @@
 // device busy; attend_merge() puts the pieces together, or the piece that is done last. Scores are
 // powers of two throughout.
 //
-// run_all() does what lies before and behind it too: it makes queries, and the newest key and value,
-// out of what the product has left, stores these in their page, and merges. What it reads of the
-// context was there before the step began, so the first of it is asked for before the product ends.
+// run_all() does what lies before and behind it too: it makes queries, and the newest key and
+// value, out of what the product has left, stores these in their page, and merges. What it reads of
+// the context was there before the step began, so the first of it is asked for before the product
+// ends.
 namespace berth::engine::fast {
 
 template <int kDim, int kHeads>
@@ -293,8 +294,8 @@ struct AttendKernel {
                           is_query ? part.first_head + task
                                    : p.heads + kind * p.pages.kv_heads + part.kv_head,
                           x);
-            auto* to = reinterpret_cast<Bf16*>(is_query ? shared.queries[task]
-                                                        : shared.newest[kind]);
+            auto* to =
+                reinterpret_cast<Bf16*>(is_query ? shared.queries[task] : shared.newest[kind]);
             Bf16* stored = nullptr;
             if (!is_query)
                 stored = const_cast<Bf16*>(page_of(p.pages, p.pages.header->table_pitch, part.row,

@@ -144,8 +144,8 @@ Status CudaQueue::open() {
             kKernelNames[kernel].data()));
     if (!look_image().empty() &&
         api_.module_load_data(&look_module_, look_image().data()) == CUDA_SUCCESS)
-        BERTH_TRY(api_.check(api_.module_get_function(&look_, look_module_, "berth_look"),
-                             "berth_look"));
+        BERTH_TRY(
+            api_.check(api_.module_get_function(&look_, look_module_, "berth_look"), "berth_look"));
     BERTH_TRY(read_facts());
     BERTH_TRY(share_out_memory());
     BERTH_TRY(api_.check(api_.stream_create(&recording_stream_, CU_STREAM_NON_BLOCKING),

@@ -221,8 +221,8 @@ Status FastModel::record_gated(RecordedStep& step, const StepShape& shape) {
             BERTH_TRY(layers_.layer(queue_, shape, layer));
         return {};
     };
-    BERTH_ASSIGN(auto graph, queue_.record_gated(
-                                 {step.sections, device_word_, buffers_.header, record}));
+    BERTH_ASSIGN(auto graph,
+                 queue_.record_gated({step.sections, device_word_, buffers_.header, record}));
     step.pieces.push_back({0, count, std::move(graph)});
     return {};
 }

@@ -42,9 +42,10 @@ class Builder {
         node.blockDimX = node.blockDimY = node.blockDimZ = 1;
         node.kernelParams = arguments;
         CUgraphNode added = nullptr;
-        BERTH_TRY(api_.check(api_.graph_add_kernel(&added, graph_, last_ == nullptr ? nullptr : &last_,
-                                                   last_ == nullptr ? 0 : 1, &node),
-                             "cuGraphAddKernelNode"));
+        BERTH_TRY(
+            api_.check(api_.graph_add_kernel(&added, graph_, last_ == nullptr ? nullptr : &last_,
+                                             last_ == nullptr ? 0 : 1, &node),
+                       "cuGraphAddKernelNode"));
         last_ = added;
         return {};
     }

@@ -14,8 +14,8 @@ struct GatedBuild {
     CUfunction look = nullptr; // berth_look
 };
 
-// Look, section, look, section, ...; each section is the body of a conditional node, whose condition
-// the look before it sets. Unsupported with a driver that is too old.
+// Look, section, look, section, ...; each section is the body of a conditional node, whose
+// condition the look before it sets. Unsupported with a driver that is too old.
 Result<CUgraph> build_gated(const GatedBuild& build, const GatedSections& sections);
 
 } // namespace berth::engine::fast

@@ -8,8 +8,7 @@ namespace berth::engine::fast {
 // One head of a row by one warp: queries first, then keys, then values; with bias, norm and
 // rotation. A lane gets places lane, lane + 32, ..., so that both of a rotated pair are its own.
 template <int kDim>
-__device__ void head_of(const HeadParams& p, uint32_t row, uint32_t index,
-                        float (&x)[kDim / 32]) {
+__device__ void head_of(const HeadParams& p, uint32_t row, uint32_t index, float (&x)[kDim / 32]) {
     constexpr int kEach = kDim / 32;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t kind = index < p.heads ? 0 : index < p.heads + p.kv_heads ? 1 : 2;

@@ -46,7 +46,7 @@ struct EmbedParams {
     float* residual;      // [rows][hidden]
     float* rope;          // [rows][head_dim / 2][cosine, sine]
     uint64_t* keys;       // [key_count], set to 0
-    uint32_t* arrived; // [arrived_count], set to 0
+    uint32_t* arrived;    // [arrived_count], set to 0
     float rope_scale;
     uint32_t hidden;
     uint32_t half;

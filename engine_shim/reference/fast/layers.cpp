@@ -70,8 +70,9 @@ bool Layers::streams(const Queue& queue, uint32_t rows) const {
 
 Status Layers::product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                        uint32_t rows, MatrixMode mode) const {
-    return streams(queue, rows) || by_own_kernel(parts[0], rows) ? own_product(queue, parts, x, to, rows, mode)
-                                         : library_product(queue, parts, x, to, rows, mode);
+    return streams(queue, rows) || by_own_kernel(parts[0], rows)
+               ? own_product(queue, parts, x, to, rows, mode)
+               : library_product(queue, parts, x, to, rows, mode);
 }
 
 Status Layers::own_product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
@@ -98,8 +99,12 @@ Status Layers::own_product(Queue& queue, std::span<const Matrix> parts, const Bf
     if (streams(queue, rows)) {
         const uint32_t groups = std::min(queue.facts().multiprocessors, tiles);
         return queue.launch({stream_kernel({parts[0].fp8(), pair, columns, options_.stream_tiles}),
-                             {groups, ceil_div(rows, columns), 1}, kStreamThreads,
-                             stream_shared_bytes(columns, pair), &p, sizeof p, options_.overlap});
+                             {groups, ceil_div(rows, columns), 1},
+                             kStreamThreads,
+                             stream_shared_bytes(columns, pair),
+                             &p,
+                             sizeof p,
+                             options_.overlap});
     }
     const Kernel kernel = matrix_kernel({parts[0].fp8(), pair, columns, options_.row_warps});
     return launch(queue, kernel, {ceil_div(tiles, options_.row_warps), ceil_div(rows, columns), 1},
@@ -191,8 +196,7 @@ Status Layers::attend(Queue& queue, uint32_t rows, uint32_t layer) const {
     if (options_.attend_all)
         p.heads_from = heads_of(layer);
     p.arrived = buffers_.arrived;
-    BERTH_TRY(launch(queue,
-                     attend_kernel(dims_.head_dim, attend_heads(dims_), options_.attend_all),
+    BERTH_TRY(launch(queue, attend_kernel(dims_.head_dim, attend_heads(dims_), options_.attend_all),
                      {dims_.kv_heads * attend_groups_each(dims_), p.splits, rows}, kAttendThreads,
                      p));
     if (p.splits == 1 || options_.attend_all)

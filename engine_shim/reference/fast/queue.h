@@ -71,7 +71,7 @@ struct Launch {
     Kernel kernel = Kernel::kEmbed;
     std::array<uint32_t, 3> blocks = {1, 1, 1};
     uint32_t threads = 256;
-    uint32_t shared_bytes = 0; // beyond what the kernel itself declares
+    uint32_t shared_bytes = 0;    // beyond what the kernel itself declares
     const void* params = nullptr; // taken at once
     size_t bytes = 0;
     bool overlap = false; // recorded: it may begin while the kernel before ends

@@ -16,13 +16,13 @@ namespace berth::engine::fast {
 template <typename Weight, int kColumns, int kMatrices, int kTiles>
 struct StreamKernel {
     static constexpr int kThreads = static_cast<int>(kStreamThreads);
-    static constexpr int kSlices = kThreads / 32;            // warps share out k
-    static constexpr int kHalf = 4 * Weight::kPerLane;       // k of 64 adjacent bytes
-    static constexpr int kChunk = 2 * kHalf;                 // k of one warp's step: 128 bytes
-    static constexpr int kOperands = Weight::kPerLane / 2;   // registers of one lane and row
-    static constexpr int kPieces = kTiles * kMatrices * 4;   // of 16 bytes: 2 rows, 2 halves
+    static constexpr int kSlices = kThreads / 32;          // warps share out k
+    static constexpr int kHalf = 4 * Weight::kPerLane;     // k of 64 adjacent bytes
+    static constexpr int kChunk = 2 * kHalf;               // k of one warp's step: 128 bytes
+    static constexpr int kOperands = Weight::kPerLane / 2; // registers of one lane and row
+    static constexpr int kPieces = kTiles * kMatrices * 4; // of 16 bytes: 2 rows, 2 halves
     static constexpr int kStages = static_cast<int>(kStreamQueueBytes) / (kThreads * kPieces * 16);
-    static constexpr int kTogether = kColumns < 2 ? 1 : 2;   // column tiles added up at once
+    static constexpr int kTogether = kColumns < 2 ? 1 : 2; // column tiles added up at once
     static constexpr int kPitch = 8 * kTogether + 1;
     static_assert(kStages >= 2);
 
@@ -39,12 +39,11 @@ struct StreamKernel {
     // Where a tile lies: kNowhere as the part when there is none.
     struct Place {
         uint32_t part;
-        uint32_t first; // row within the part
+        uint32_t first;  // row within the part
         uint32_t before; // columns of `to` that earlier parts take
     };
     static __device__ Place find(const MatrixParams& p, uint32_t pass, int turn) {
-        uint32_t tile =
-            blockIdx.x + (pass * kTiles + static_cast<uint32_t>(turn)) * gridDim.x;
+        uint32_t tile = blockIdx.x + (pass * kTiles + static_cast<uint32_t>(turn)) * gridDim.x;
         Place place{0, 0, 0};
         const uint32_t parts = kMatrices == 1 ? p.parts : 1;
         while (place.part < parts && tile >= (p.n[place.part] + kTileRows - 1) / kTileRows) {
@@ -85,9 +84,7 @@ struct StreamKernel {
         return rows;
     }
 
-    static __device__ uint32_t chunk_of(uint32_t step) {
-        return step * kSlices + threadIdx.x / 32;
-    }
+    static __device__ uint32_t chunk_of(uint32_t step) { return step * kSlices + threadIdx.x / 32; }
 
     static __device__ void ask(const MatrixParams& p, const Rows& rows, uint32_t step,
                                uint4 (&queue)[kPieces][32]) {
@@ -105,12 +102,11 @@ struct StreamKernel {
                 for (int row = 0; row < 2; ++row)
 #pragma unroll
                     for (int half = 0; half < 2; ++half)
-                        copy_by_itself(
-                            &queue[((tile * kMatrices + matrix) * 2 + row) * 2 + half]
-                                  [threadIdx.x % 32],
-                            rows.row[tile][matrix][row] + static_cast<uint64_t>(chunk) * 128 +
-                                half * 64,
-                            half == 0 || whole);
+                        copy_by_itself(&queue[((tile * kMatrices + matrix) * 2 + row) * 2 + half]
+                                             [threadIdx.x % 32],
+                                       rows.row[tile][matrix][row] +
+                                           static_cast<uint64_t>(chunk) * 128 + half * 64,
+                                       half == 0 || whole);
         }
     }
 
@@ -118,8 +114,8 @@ struct StreamKernel {
         const uint32_t chunk = chunk_of(step);
 #pragma unroll
         for (int column = 0; column < kColumns; ++column) {
-            const uint32_t m = (blockIdx.y * kColumns + static_cast<uint32_t>(column)) * 8 +
-                               threadIdx.x % 32 / 4;
+            const uint32_t m =
+                (blockIdx.y * kColumns + static_cast<uint32_t>(column)) * 8 + threadIdx.x % 32 / 4;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const uint32_t k = chunk * kChunk + static_cast<uint32_t>(half) * kHalf +
@@ -192,9 +188,8 @@ struct StreamKernel {
                     for (int column = 0; column < kColumns; ++column)
 #pragma unroll
                         for (int index = 0; index < 4; ++index)
-                            sums[tile][matrix][column][index] =
-                                fmaf(scale, scaled[column][index],
-                                     sums[tile][matrix][column][index]);
+                            sums[tile][matrix][column][index] = fmaf(
+                                scale, scaled[column][index], sums[tile][matrix][column][index]);
                 }
             }
         }

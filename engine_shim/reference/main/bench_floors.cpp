@@ -51,10 +51,11 @@ Status Bench::read() {
     for (const uint32_t groups : {1056U, 2112U, 8448U}) {
         const fast::ReadParams params{memory.data_ptr(), bytes,
                                       static_cast<uint32_t*>(memory.data_ptr())};
-        BERTH_ASSIGN(const double seconds, recorded_seconds([&] {
-                         return model_.queue().launch(
-                             {fast::Kernel::kReadAll, {groups, 1, 1}, 256, 0, &params, sizeof params});
-                     }));
+        BERTH_ASSIGN(
+            const double seconds, recorded_seconds([&] {
+                return model_.queue().launch(
+                    {fast::Kernel::kReadAll, {groups, 1, 1}, 256, 0, &params, sizeof params});
+            }));
         read_rate_ = std::max(read_rate_, static_cast<double>(bytes) / seconds);
     }
     print(R"({{"bench":"read","bytes_per_second":{:.4g}}})", read_rate_);
@@ -132,22 +133,23 @@ Status Bench::chains() {
         (void)ignored;
         for (const bool attends : {false, true}) {
             BERTH_ASSIGN(const double seconds, recorded_seconds([&]() -> Status {
-                uint32_t index = 0;
-                for (const fast::FastLayer& w : model_.weights().layers) {
-                    BERTH_TRY(layers.product(queue, w.qkv, b.normed, b.qkv, batch, fast::kStore));
-                    if (attends)
-                        BERTH_TRY(layers.attend(queue, batch, index));
-                    BERTH_TRY(layers.product(queue, std::span(&w.o, 1), b.mixed, b.residual, batch,
-                                             fast::kAdd));
-                    BERTH_TRY(layers.product(queue, w.gate_up, b.normed, b.active, batch,
-                                             fast::kSiluTimes));
-                    BERTH_TRY(layers.product(queue, std::span(&w.down, 1), b.active, b.residual,
-                                             batch, fast::kAdd));
-                    ++index;
-                }
-                return layers.product(queue, std::span(&model_.weights().head, 1), b.normed,
-                                      b.logits, batch, fast::kStore);
-            }));
+                             uint32_t index = 0;
+                             for (const fast::FastLayer& w : model_.weights().layers) {
+                                 BERTH_TRY(layers.product(queue, w.qkv, b.normed, b.qkv, batch,
+                                                          fast::kStore));
+                                 if (attends)
+                                     BERTH_TRY(layers.attend(queue, batch, index));
+                                 BERTH_TRY(layers.product(queue, std::span(&w.o, 1), b.mixed,
+                                                          b.residual, batch, fast::kAdd));
+                                 BERTH_TRY(layers.product(queue, w.gate_up, b.normed, b.active,
+                                                          batch, fast::kSiluTimes));
+                                 BERTH_TRY(layers.product(queue, std::span(&w.down, 1), b.active,
+                                                          b.residual, batch, fast::kAdd));
+                                 ++index;
+                             }
+                             return layers.product(queue, std::span(&model_.weights().head, 1),
+                                                   b.normed, b.logits, batch, fast::kStore);
+                         }));
             print(R"({{"bench":"chain","batch":{},"attention":{},"ms":{:.3f},"floor_ms":{:.3f}}})",
                   batch, attends, seconds * 1e3,
                   static_cast<double>(model_.weight_bytes()) / read_rate_ * 1e3);

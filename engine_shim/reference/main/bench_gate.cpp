@@ -95,15 +95,16 @@ Status Bench::gate_way(const char* name, uint32_t batch, const FastOptions& opti
         (void)outcome;
         ++steps;
     }
-    const std::vector<double> delays = gate->delays().empty() ? std::vector<double>{0} : gate->delays();
-    print(R"({{"bench":"gate","way":"{}","batch":{},"limit_us":{},"overlap":{},"ms":{:.3f},"raises":{},)"
-          R"("delay_us_p50":{:.0f},"delay_us_p99":{:.0f},"delay_us_worst":{:.0f},"looks_a_step":{:.1f},)"
-          R"("cut_short":{}}})",
-          name, batch, limits.decode.count(), options.overlap, open * 1e3, gate->delays().size(),
-          percentile(delays, 0.5) * 1e6, percentile(delays, 0.99) * 1e6, percentile(delays, 1) * 1e6,
-          steps == 0 ? 0.0
-                     : static_cast<double>(model.looks() - looks) / static_cast<double>(steps),
-          model.cut_short());
+    const std::vector<double> delays =
+        gate->delays().empty() ? std::vector<double>{0} : gate->delays();
+    print(
+        R"({{"bench":"gate","way":"{}","batch":{},"limit_us":{},"overlap":{},"ms":{:.3f},"raises":{},)"
+        R"("delay_us_p50":{:.0f},"delay_us_p99":{:.0f},"delay_us_worst":{:.0f},"looks_a_step":{:.1f},)"
+        R"("cut_short":{}}})",
+        name, batch, limits.decode.count(), options.overlap, open * 1e3, gate->delays().size(),
+        percentile(delays, 0.5) * 1e6, percentile(delays, 0.99) * 1e6, percentile(delays, 1) * 1e6,
+        steps == 0 ? 0.0 : static_cast<double>(model.looks() - looks) / static_cast<double>(steps),
+        model.cut_short());
     return {};
 }
 

@@ -127,9 +127,9 @@ Status BenchModel::allocate() {
     return {};
 }
 
-Result<std::unique_ptr<fast::FastModel>> BenchModel::remake(const fast::FastOptions& options,
-                                                            const fast::LookLimits& looks,
-                                                            const std::atomic<uint32_t>* gate_word) {
+Result<std::unique_ptr<fast::FastModel>>
+BenchModel::remake(const fast::FastOptions& options, const fast::LookLimits& looks,
+                   const std::atomic<uint32_t>* gate_word) {
     return fast::FastModel::make({*queue_, dims_, rope_frequencies(setting_.config, 0).inverse,
                                   fast_weights_, fast::fast_pages(cache_),
                                   static_cast<std::byte*>(workspace_.data_ptr()), limits_, options,

@@ -2,7 +2,8 @@
 // berth-engine-bench: how fast the engine's fast path is on this GPU, beside floors that are
 // measured in the same run. One JSON object a line.
 //
-//   berth-engine-bench [--shape qwen3-8b] [--fp8] [--only read,products,decode,prefill,check,looks,gate]
+//   berth-engine-bench [--shape qwen3-8b] [--fp8] [--only
+//   read,products,decode,prefill,check,looks,gate]
 #include "engine_shim/reference/main/bench_parts.h"
 #include "engine_shim/reference/main/torch_start.h"
 
@@ -48,8 +49,7 @@ Status run(const BenchOptions& options) {
     std::string failed;
     for (const auto& [name, part] : {Part{"read", &Bench::read}, Part{"multiply", &Bench::multiply},
                                      Part{"check", &Bench::check}, Part{"decode", &Bench::decode},
-                                     Part{"chains", &Bench::chains},
-                                     Part{"gate", &Bench::gate},
+                                     Part{"chains", &Bench::chains}, Part{"gate", &Bench::gate},
                                      Part{"prefill", &Bench::prefill}, Part{"looks", &Bench::looks},
                                      Part{"products", &Bench::products}}) {
         const bool is_floor =

@@ -72,10 +72,10 @@ start_fast(const ComputePlan& plan, const ModelConfig& config, const DecoderWeig
                  begun.valid() ? begun.get() : fast::begin_cuda_queue());
     BERTH_ASSIGN(std::unique_ptr<fast::Queue> queue, rest({buffers.library}));
     BERTH_ASSIGN(std::unique_ptr<fast::FastModel> model,
-                 fast::FastModel::make({*queue, plan.dims, rope_frequencies(config, 0).inverse,
-                                        fast::fast_weights(weights), fast::fast_pages(cache),
-                                        scratch, plan.limits, plan.options,
-                                        looks ? kLooks : fast::LookLimits{}, nullptr, kContextsMax}));
+                 fast::FastModel::make(
+                     {*queue, plan.dims, rope_frequencies(config, 0).inverse,
+                      fast::fast_weights(weights), fast::fast_pages(cache), scratch, plan.limits,
+                      plan.options, looks ? kLooks : fast::LookLimits{}, nullptr, kContextsMax}));
     return std::make_unique<fast::FastRunner>(std::move(queue), std::move(model), config.vocab,
                                               looks);
 }
