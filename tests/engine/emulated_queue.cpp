@@ -70,19 +70,21 @@ void run_matrix(const Launch& launch) {
 
 template <typename Weight, int kMatrices>
 void run_stream(const Launch& launch, uint32_t variant) {
+    constexpr int kFew = kMatrices == 1 ? 2 : 1;
+    constexpr int kMany = kMatrices == 1 ? 3 : Weight::kScaled ? 1 : 2;
     switch (variant) {
     case 0:
-        return run_shared<StreamKernel<Weight, 1, kMatrices, 1>, MatrixParams>(launch);
+        return run_shared<StreamKernel<Weight, 1, kMatrices, kFew>, MatrixParams>(launch);
     case 1:
-        return run_shared<StreamKernel<Weight, 1, kMatrices, 2>, MatrixParams>(launch);
+        return run_shared<StreamKernel<Weight, 1, kMatrices, kMany>, MatrixParams>(launch);
     case 2:
-        return run_shared<StreamKernel<Weight, 2, kMatrices, 1>, MatrixParams>(launch);
+        return run_shared<StreamKernel<Weight, 2, kMatrices, kFew>, MatrixParams>(launch);
     case 3:
-        return run_shared<StreamKernel<Weight, 2, kMatrices, 2>, MatrixParams>(launch);
+        return run_shared<StreamKernel<Weight, 2, kMatrices, kMany>, MatrixParams>(launch);
     case 4:
-        return run_shared<StreamKernel<Weight, 4, kMatrices, 1>, MatrixParams>(launch);
+        return run_shared<StreamKernel<Weight, 4, kMatrices, kFew>, MatrixParams>(launch);
     default:
-        return run_shared<StreamKernel<Weight, 4, kMatrices, 2>, MatrixParams>(launch);
+        return run_shared<StreamKernel<Weight, 4, kMatrices, kMany>, MatrixParams>(launch);
     }
 }
 

@@ -81,7 +81,13 @@ TEST(FastModel, ScaledRotaryFrequencies) {
     config.rope.type = "yarn";
     config.rope.factor = 4;
     config.rope.original_max_positions = 64;
-    Twins twins({config, false, {.row_warps = 2, .attend_groups = 24, .graphs = false}},
+    Twins twins({config,
+                 false,
+                 {.row_warps = 2,
+                  .stream_rows = 0,
+                  .stream_rows_pair = 0,
+                  .attend_groups = 24,
+                  .graphs = false}},
                 make_emulated);
     generate(twins, 1);
     EXPECT_EQ(twins.model().graph_steps(), 0U);

@@ -53,6 +53,9 @@ struct alignas(16) uint4 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(8) uint2 {
     uint32_t x, y;
 };
@@ -78,6 +81,9 @@ inline uint4 load_again(const void* from) {
 inline void copy_by_itself(uint4* to, const void* from, bool there) {
     *to = there ? load_once(from) : uint4{0, 0, 0, 0};
 }
+inline void copy_word_by_itself(float* to, const float* from) {
+    *to = *from;
+}
 inline void end_of_copies() {}
 template <int kLeft>
 void wait_for_copies() {}
@@ -91,6 +97,9 @@ T shuffle_xor(T value, int mask) {
 }
 inline void barrier() {
     test::wait_for_group();
+}
+inline void barrier_of_warp() {
+    (void)test::exchange(0, 0);
 }
 inline void wait_for_previous() {}
 inline void release_next() {}
@@ -131,7 +140,8 @@ inline void fence() {}
 inline uint32_t count_up(uint32_t* at) {
     return (*at)++;
 }
-inline float load_fresh(const float* from) {
+template <typename T>
+T load_fresh(const T* from) {
     return *from;
 }
 inline void keep_largest(uint64_t* at, uint64_t value) {

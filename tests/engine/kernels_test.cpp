@@ -201,7 +201,8 @@ TEST(StreamKernel, TilesOfThreeMatricesAreTakenInTurn) {
     check_stream<Bf16Weight, 1, 1, 1>({{64, 32, 32}, 576, 3, kStore}, 3);
     check_stream<Bf16Weight, 1, 2, 1>({{64, 32, 32}, 576, 3, kStore}, 3);
     check_stream<Bf16Weight, 2, 2, 1>({{64, 32, 32}, 2112, 16, kStore}, 1);
-    check_stream<Bf16Weight, 4, 2, 1>({{41, 16, 7}, 4096, 29, kStore}, 2);
+    check_stream<Bf16Weight, 4, 3, 1>({{41, 16, 7}, 4096, 29, kStore}, 1);
+    check_stream<Bf16Weight, 1, 3, 1>({{64, 48, 48}, 1024, 8, kStore}, 2);
 }
 
 TEST(StreamKernel, FewerStepsThanPlacesInTheQueueAndMore) {
@@ -224,7 +225,8 @@ TEST(StreamKernel, Fp8BlocksAreScaledExactly) {
     check_stream<Fp8Weight, 1, 2, 1>({{144}, 4224, 8, kAdd}, 2);
     check_stream<Fp8Weight, 4, 1, 1>({{20}, 256, 30, kStore}, 5);
     check_stream<Fp8Weight, 1, 2, 2>({{144, 144}, 384, 2, kSiluTimes}, 4);
-    check_stream<Fp8Weight, 4, 2, 2>({{144, 144}, 1216, 25, kSiluTimes}, 4);
+    check_stream<Fp8Weight, 4, 1, 2>({{144, 144}, 1216, 25, kSiluTimes}, 4);
+    check_stream<Fp8Weight, 2, 3, 1>({{144, 16}, 5184, 12, kStore}, 2);
 }
 
 // Pages in an order of their own, filled with numbers; what no sequence has written is not one.
@@ -282,7 +284,7 @@ void check_attention(uint32_t heads, uint32_t kv_heads, std::vector<int32_t> pos
     PagedCase paged(kDim, kv_heads, positions);
     const auto rows = static_cast<uint32_t>(positions.size());
     const std::vector<Bf16> q = draw_bf16(size_t{rows} * heads * kDim);
-    std::vector<float> partial(size_t{rows} * heads * splits * (kDim + 2));
+    std::vector<float> partial(size_t{rows} * heads * splits * (kDim + kPartialExtra));
     std::vector<Bf16> to(q.size(), 0x7fc0);
     AttendParams p{};
     p.q = q.data();
@@ -438,7 +440,7 @@ void check_attend_all(uint32_t heads, uint32_t kv_heads, std::vector<int32_t> po
     std::iota(sequences.begin(), sequences.end(), 0);
     std::vector<Bf16> q(rows * size_t{heads} * kDim), one_by_one(q.size(), 0x7fc0),
         all(q.size(), 0x7fc0);
-    std::vector<float> partial(rows * size_t{heads} * splits * (kDim + 2));
+    std::vector<float> partial(rows * size_t{heads} * splits * (kDim + kPartialExtra));
     const uint32_t groups = kv_heads * ((heads / kv_heads + kHeads - 1) / kHeads);
     std::vector<uint32_t> arrived(rows * groups);
     AttendParams p{};

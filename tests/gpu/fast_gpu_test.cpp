@@ -74,12 +74,13 @@ TEST_F(FastOnGpu, WithoutGraphsWithoutOverlapAndByTallerGroups) {
     one.options.overlap = false;
     generate(one, 6, 3, "graphs without overlap");
     one.options = {};
+    one.options.stream_rows = one.options.stream_rows_pair = 0;
     one.options.row_warps = 2;
     one.options.own_rows = 48;
     for (const uint32_t sequences : {5U, 12U, 30U, 48U})
         generate(one, sequences, 3, "two warps along the rows");
     one.options = {};
-    one.options.own_rows = 0;
+    one.options.stream_rows = one.options.stream_rows_pair = one.options.own_rows = 0;
     generate(one, 6, 3, "the library alone");
 }
 
@@ -88,6 +89,7 @@ TEST_F(FastOnGpu, Fp8MatricesByEveryWay) {
     one.fp8 = true;
     for (const uint32_t sequences : {1U, 12U, 30U, 40U})
         generate(one, sequences, 4, "FP8");
+    one.options.stream_rows = one.options.stream_rows_pair = 0;
     one.options.row_warps = 2;
     generate(one, 20, 3, "FP8, two warps along the rows");
 }
@@ -111,17 +113,36 @@ TEST_F(FastOnGpu, AttentionInSeveralKernelsAndInManyPieces) {
     }
 }
 
-TEST_F(FastOnGpu, StreamedProductsByOneTileAndNotAtAll) {
+TEST_F(FastOnGpu, StreamedProductsByFewTilesAndNotAtAll) {
     Twins::Setting one = setting(wide_config(8, 2, 128));
-    for (const uint32_t tiles : {1U, 0U}) {
-        one.options.stream_tiles = tiles;
-        for (const uint32_t sequences : {1U, 12U, 30U})
-            generate(one, sequences, 3, tiles == 0 ? "not streamed" : "streamed, one tile");
-    }
-    one.fp8 = true;
-    one.options.stream_tiles = 1;
+    one.options.many_tiles = false;
     for (const uint32_t sequences : {1U, 12U, 30U})
-        generate(one, sequences, 3, "streamed, one tile, FP8");
+        generate(one, sequences, 3, "streamed, few tiles");
+    one.options.stream_rows = one.options.stream_rows_pair = 0;
+    one.options.own_rows = 48;
+    for (const uint32_t row_warps : {1U, 2U})
+        for (const uint32_t sequences : {1U, 12U, 30U}) {
+            one.options.row_warps = row_warps;
+            generate(one, sequences, 3, "not streamed");
+        }
+    one.options = {};
+    one.fp8 = true;
+    one.options.many_tiles = false;
+    for (const uint32_t sequences : {1U, 12U, 30U})
+        generate(one, sequences, 3, "streamed, few tiles, FP8");
+}
+
+// More tiles than multiprocessors, so that groups take several and some take none.
+TEST_F(FastOnGpu, WideMatricesAreSharedOutAmongGroupsThatStay) {
+    ModelConfig config = wide_config(8, 2, 128);
+    config.intermediate = 9280;
+    config.vocab = 9001;
+    for (const uint32_t sequences : {1U, 9U, 31U})
+        generate(setting(config), sequences, 2, "wide");
+    Twins::Setting fp8 = setting(config);
+    fp8.fp8 = true;
+    for (const uint32_t sequences : {2U, 31U})
+        generate(fp8, sequences, 2, "wide, FP8");
 }
 
 // The gate closes and opens all the time.

@@ -32,13 +32,15 @@ struct FastOptions {
     uint32_t own_rows = 16;
     uint32_t own_rows_fp8 = 32;
     uint32_t row_warps = 1;
-    // Tiles at a time of the products that stream their weights; 0: none do.
-    uint32_t stream_tiles = 2;
-    uint32_t stream_rows = 32; // up to so many rows
+    // Products that stream their weights: up to so many rows, gated pairs up to others. Of tiles
+    // they take few or, where there are, more at a time.
+    uint32_t stream_rows = 32;
+    uint32_t stream_rows_pair = 32;
+    bool many_tiles = true;
     // Single queries by one kernel that also rotates, stores and merges.
     bool attend_all = true;
-    // Groups that attention is cut into for a few sequences, so that all of the device works.
-    uint32_t attend_groups = 264;
+    // Groups that attention is cut into, so that all of the device works; 0: by the rows.
+    uint32_t attend_groups = 0;
     // Where the gate is looked at: between pieces, by the host, or by the device in one graph.
     bool device_looks = false;
     bool graphs = true;

@@ -165,20 +165,21 @@ Status CudaQueue::read_facts() {
     return read(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, facts_.shared_bytes);
 }
 
-// All kernels ask for the same division of the first cache: multiprocessors change it only when
-// they are empty, and kernels could not overlap.
+// Where products stream through shared memory all kernels ask for the same division of the first
+// cache: multiprocessors change it only when they are empty, and kernels could not overlap.
 Status CudaQueue::share_out_memory() {
+    const uint32_t largest = stream_shared_bytes(32, true);
+    const auto set = [this](uint32_t kernel, CUfunction_attribute attribute, uint32_t value) {
+        return api_.check(
+            api_.func_set_attribute(functions_[kernel], attribute, static_cast<int>(value)),
+            "cuFuncSetAttribute");
+    };
+    if (facts_.shared_bytes < largest)
+        return {};
     for (uint32_t kernel = 0; kernel < kKernels; ++kernel) {
-        BERTH_TRY(api_.check(
-            api_.func_set_attribute(functions_[kernel],
-                                    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100),
-            "cuFuncSetAttribute"));
-        if (kernel >= kFirstStream && facts_.shared_bytes >= stream_shared_bytes(32, true))
-            BERTH_TRY(
-                api_.check(api_.func_set_attribute(functions_[kernel],
-                                                   CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                   static_cast<int>(stream_shared_bytes(32, true))),
-                           "cuFuncSetAttribute"));
+        BERTH_TRY(set(kernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100));
+        if (kernel >= kFirstStream)
+            BERTH_TRY(set(kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, largest));
     }
     return {};
 }

@@ -38,13 +38,24 @@ Result<std::unique_ptr<FastModel>> FastModel::make(Parts parts) {
     BERTH_ASSIGN(
         std::byte * host,
         parts.queue.host_buffer(keys_at(buffers) + parts.limits.sequences * sizeof(uint64_t)));
-    const uint32_t* device_word = nullptr;
-    if (parts.options.device_looks && parts.gate_word != nullptr && parts.looks.any()) {
-        BERTH_ASSIGN(device_word, parts.queue.share_word(parts.gate_word));
-    }
+    const bool device_looks = parts.options.device_looks && parts.looks.any();
     std::unique_ptr<FastModel> made(new FastModel(std::move(parts), buffers, host));
-    made->device_word_ = device_word;
+    if (device_looks)
+        made->share_gate_word();
     return made;
+}
+
+// Without it the host looks between pieces.
+void FastModel::share_gate_word() {
+    if (gate_word_ == nullptr)
+        return;
+    const auto shared = queue_.share_word(gate_word_);
+    if (shared)
+        device_word_ = *shared;
+    else
+        warning_ = fmt::format("the device cannot look at the gate by itself, the host looks "
+                               "between pieces of a step: {}",
+                               shared.error().message);
 }
 
 FastModel::FastModel(Parts parts, const Buffers& buffers, std::byte* host)

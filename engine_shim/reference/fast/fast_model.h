@@ -68,6 +68,7 @@ class FastModel {
 
   private:
     FastModel(Parts parts, const Buffers& buffers, std::byte* host);
+    void share_gate_word();
     Result<bool> run_plain(const StepShape& shape, const LayerHook& hook);
     Result<bool> run_recorded(RecordedStep& step, const LayerHook& hook);
     Result<bool> run_gated(RecordedStep& step, const LayerHook& hook);

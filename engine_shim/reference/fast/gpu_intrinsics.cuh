@@ -31,6 +31,12 @@ __device__ inline void copy_by_itself(uint4* to, const void* from, bool there) {
                    "r"(there ? 16 : 0)
                  : "memory");
 }
+__device__ inline void copy_word_by_itself(float* to, const float* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+                 :
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
+                 : "memory");
+}
 __device__ inline void end_of_copies() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -45,6 +51,9 @@ __device__ inline T shuffle_xor(T value, int mask) {
 }
 __device__ inline void barrier() {
     __syncthreads();
+}
+__device__ inline void barrier_of_warp() {
+    __syncwarp();
 }
 
 // Where kernels of one stream may overlap: nothing that the kernel before wrote is read, and
@@ -106,7 +115,8 @@ __device__ inline uint32_t count_up(uint32_t* at) {
     return atomicAdd(at, 1U);
 }
 // Past the first cache: what other groups of the same kernel have written.
-__device__ inline float load_fresh(const float* from) {
+template <typename T>
+__device__ inline T load_fresh(const T* from) {
     return __ldcg(from);
 }
 __device__ inline void keep_largest(uint64_t* at, uint64_t value) {

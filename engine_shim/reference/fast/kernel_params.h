@@ -111,13 +111,15 @@ struct RopeParams {
 };
 
 inline constexpr uint32_t kSplitsMax = 64;
+inline constexpr uint32_t kPartialExtra =
+    4; // behind a piece's sums: largest score, weight, nothing
 
 // Attention of single queries over paged context, cut into `splits` pieces.
 struct AttendParams {
     const Bf16* q; // [rows][heads * head_dim]
     const int32_t* positions;
     Pages pages;
-    float* partial; // [rows][heads][splits][head_dim + 2]: sums, largest score, sum of weights
+    float* partial; // [rows][heads][splits][head_dim + kPartialExtra]
     Bf16* to;       // [rows][heads * head_dim]
     float scale;    // of scores, by powers of two
     uint32_t layer;

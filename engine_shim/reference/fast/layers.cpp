@@ -19,6 +19,11 @@ uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
 
+// Rows of x that one group takes.
+uint32_t columns_for(uint32_t rows) {
+    return rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
+}
+
 Kernel attend_kernel(uint32_t head_dim, uint32_t heads, bool all) {
     const Kernel small = all ? Kernel::kAttendAll64x1 : Kernel::kAttend64x1;
     const auto first = static_cast<uint32_t>(small) + (head_dim == 64 ? 0U : 3U);
@@ -63,16 +68,31 @@ bool Layers::by_own_kernel(const Matrix& matrix, uint32_t rows) const {
     return rows <= (matrix.fp8() ? options_.own_rows_fp8 : options_.own_rows);
 }
 
-bool Layers::streams(const Queue& queue, uint32_t rows) const {
-    return options_.stream_tiles > 0 && rows <= options_.stream_rows &&
+bool Layers::streams(const Queue& queue, uint32_t rows, MatrixMode mode) const {
+    return rows <= (mode == kSiluTimes ? options_.stream_rows_pair : options_.stream_rows) &&
            queue.facts().shared_bytes >= stream_shared_bytes(32, true);
 }
 
 Status Layers::product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                        uint32_t rows, MatrixMode mode) const {
-    return streams(queue, rows) || by_own_kernel(parts[0], rows)
+    return streams(queue, rows, mode) || by_own_kernel(parts[0], rows)
                ? own_product(queue, parts, x, to, rows, mode)
                : library_product(queue, parts, x, to, rows, mode);
+}
+
+Status Layers::streamed_product(Queue& queue, const MatrixParams& p, bool fp8,
+                                uint32_t tiles) const {
+    const bool pair = p.mode == kSiluTimes;
+    const uint32_t columns = columns_for(p.m);
+    const uint32_t groups = std::min(queue.facts().multiprocessors, tiles);
+    const bool many = options_.many_tiles && (pair || ceil_div(tiles, groups) > kStreamFewTiles);
+    return queue.launch({stream_kernel({fp8, pair, columns, many ? 2U : 1U}),
+                         {groups, ceil_div(p.m, columns), 1},
+                         kStreamThreads,
+                         stream_shared_bytes(columns, pair),
+                         &p,
+                         sizeof p,
+                         options_.overlap});
 }
 
 Status Layers::own_product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
@@ -95,17 +115,9 @@ Status Layers::own_product(Queue& queue, std::span<const Matrix> parts, const Bf
     p.m = rows;
     p.k = parts[0].k;
     p.mode = mode;
-    const uint32_t columns = rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
-    if (streams(queue, rows)) {
-        const uint32_t groups = std::min(queue.facts().multiprocessors, tiles);
-        return queue.launch({stream_kernel({parts[0].fp8(), pair, columns, options_.stream_tiles}),
-                             {groups, ceil_div(rows, columns), 1},
-                             kStreamThreads,
-                             stream_shared_bytes(columns, pair),
-                             &p,
-                             sizeof p,
-                             options_.overlap});
-    }
+    if (streams(queue, rows, mode))
+        return streamed_product(queue, p, parts[0].fp8(), tiles);
+    const uint32_t columns = columns_for(rows);
     const Kernel kernel = matrix_kernel({parts[0].fp8(), pair, columns, options_.row_warps});
     return launch(queue, kernel, {ceil_div(tiles, options_.row_warps), ceil_div(rows, columns), 1},
                   kMatrixThreads, p);

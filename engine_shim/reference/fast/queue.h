@@ -57,9 +57,10 @@ struct MatrixShape {
 };
 Kernel matrix_kernel(const MatrixShape& shape);
 inline constexpr uint32_t kMatrixThreads = 256;
-// The same product by groups that stay (stream_kernel.cuh), which take 1 or 2 tiles at a time:
+// The same product by groups that stay (stream_kernel.cuh), which take few tiles at a time or more:
 // that is what MatrixShape::row_warps means here.
 Kernel stream_kernel(const MatrixShape& shape);
+inline constexpr uint32_t kStreamFewTiles = 2;
 
 // What launches are cut for.
 struct DeviceFacts {

@@ -3,6 +3,8 @@
 
 #include "matrix_kernel.cuh"
 
+#include <type_traits>
+
 // The products of matrix_kernel.cuh for a device that must not wait for memory between two kernels.
 //
 // One group a multiprocessor stays until the product is done and takes every so many-th tile of the
@@ -21,16 +23,29 @@ struct StreamKernel {
     static constexpr int kChunk = 2 * kHalf;               // k of one warp's step: 128 bytes
     static constexpr int kOperands = Weight::kPerLane / 2; // registers of one lane and row
     static constexpr int kPieces = kTiles * kMatrices * 4; // of 16 bytes: 2 rows, 2 halves
-    static constexpr int kStages = static_cast<int>(kStreamQueueBytes) / (kThreads * kPieces * 16);
+    static constexpr int kScales = Weight::kScaled ? kTiles * kMatrices : 0;
+    static constexpr int kStages =
+        static_cast<int>(kStreamQueueBytes) / (kThreads * (kPieces * 16 + kScales * 4));
+    // Steps that x is loaded before it is needed: behind all that is asked of memory it comes late.
+    static constexpr int kInputWords = kColumns * 2 * Weight::kPieces * 4;
+    static constexpr int kAhead = kInputWords <= 8 ? 4 : kInputWords <= 16 ? 3 : 2;
     static constexpr int kTogether = kColumns < 2 ? 1 : 2; // column tiles added up at once
     static constexpr int kPitch = 8 * kTogether + 1;
     static_assert(kStages >= 2);
 
+    struct Stage {
+        uint4 words[kPieces][32];
+        float scales[Weight::kScaled ? kScales : 1][Weight::kScaled ? 32 : 1];
+    };
+    struct PlainStage {
+        uint4 words[kPieces][32];
+    };
+    using Queued = std::conditional_t<Weight::kScaled, Stage, PlainStage>;
     struct Shared {
-        uint4 queue[kStages][kSlices][kPieces][32];
+        Queued queue[kStages][kSlices];
         float sums[kSlices][kMatrices][kTileRows][kPitch];
     };
-    static_assert(sizeof(Shared) == stream_shared_bytes(8 * kColumns, kMatrices == 2));
+    static_assert(sizeof(Shared) <= stream_shared_bytes(8 * kColumns, kMatrices == 2));
 
     using Sums = float[kTiles][kMatrices][kColumns][4];
     using Inputs = uint32_t[kColumns][2][Weight::kPieces][4]; // of x, for one step
@@ -59,6 +74,7 @@ struct StreamKernel {
     // What the tiles of one pass are read from, by this lane.
     struct Rows {
         const unsigned char* row[kTiles][kMatrices][2];
+        const float* scales[kTiles][kMatrices]; // FP8 alone
         bool there[kTiles];
     };
     static __device__ Rows rows_of(const MatrixParams& p, uint32_t pass) {
@@ -69,7 +85,12 @@ struct StreamKernel {
             rows.there[tile] = place.part != kNowhere;
             const uint32_t part = rows.there[tile] ? place.part : 0;
 #pragma unroll
-            for (int matrix = 0; matrix < kMatrices; ++matrix)
+            for (int matrix = 0; matrix < kMatrices; ++matrix) {
+                if constexpr (Weight::kScaled)
+                    rows.scales[tile][matrix] =
+                        p.scales[part + static_cast<uint32_t>(matrix)] +
+                        static_cast<uint64_t>(rows.there[tile] ? place.first / 128 : 0) *
+                            ((p.k + 127) / 128);
 #pragma unroll
                 for (uint32_t half = 0; half < 2; ++half) {
                     const uint32_t n = p.n[part];
@@ -80,6 +101,7 @@ struct StreamKernel {
                             p.weight[part + static_cast<uint32_t>(matrix)]) +
                         static_cast<uint64_t>(row) * p.k * Weight::kBytes + threadIdx.x % 4 * 16;
                 }
+            }
         }
         return rows;
     }
@@ -87,7 +109,7 @@ struct StreamKernel {
     static __device__ uint32_t chunk_of(uint32_t step) { return step * kSlices + threadIdx.x / 32; }
 
     static __device__ void ask(const MatrixParams& p, const Rows& rows, uint32_t step,
-                               uint4 (&queue)[kPieces][32]) {
+                               Queued& queued) {
         const uint32_t chunk = chunk_of(step);
         if (chunk * kChunk >= p.k)
             return;
@@ -97,16 +119,20 @@ struct StreamKernel {
             if (!rows.there[tile])
                 continue;
 #pragma unroll
-            for (int matrix = 0; matrix < kMatrices; ++matrix)
+            for (int matrix = 0; matrix < kMatrices; ++matrix) {
+                const int first = (tile * kMatrices + matrix) * 4;
 #pragma unroll
                 for (int row = 0; row < 2; ++row)
 #pragma unroll
                     for (int half = 0; half < 2; ++half)
-                        copy_by_itself(&queue[((tile * kMatrices + matrix) * 2 + row) * 2 + half]
-                                             [threadIdx.x % 32],
+                        copy_by_itself(&queued.words[first + row * 2 + half][threadIdx.x % 32],
                                        rows.row[tile][matrix][row] +
                                            static_cast<uint64_t>(chunk) * 128 + half * 64,
                                        half == 0 || whole);
+                if constexpr (Weight::kScaled)
+                    copy_word_by_itself(&queued.scales[tile * kMatrices + matrix][threadIdx.x % 32],
+                                        rows.scales[tile][matrix] + chunk);
+            }
         }
     }
 
@@ -136,13 +162,13 @@ struct StreamKernel {
         words[3] = from.w;
     }
 
-    static __device__ void multiply_half(const uint4 (&queue)[kPieces][32], int first, int half,
-                                         const Inputs& x, float (&sums)[kColumns][4]) {
+    static __device__ void multiply_half(const Queued& queued, int first, int half, const Inputs& x,
+                                         float (&sums)[kColumns][4]) {
         uint32_t left[2][kOperands];
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             uint32_t words[4];
-            put(words, queue[first + row * 2 + half][threadIdx.x % 32]);
+            put(words, queued.words[first + row * 2 + half][threadIdx.x % 32]);
 #pragma unroll
             for (int index = 0; index < kOperands; ++index)
                 left[row][index] = Weight::operand(words, index);
@@ -157,11 +183,9 @@ struct StreamKernel {
             }
     }
 
-    static __device__ void multiply(const MatrixParams& p, const Rows& rows, uint32_t pass,
-                                    uint32_t step, const uint4 (&queue)[kPieces][32],
-                                    const Inputs& x, Sums& sums) {
-        const uint32_t chunk = chunk_of(step);
-        if (chunk * kChunk >= p.k)
+    static __device__ void multiply(const MatrixParams& p, const Rows& rows, uint32_t step,
+                                    const Queued& queued, const Inputs& x, Sums& sums) {
+        if (chunk_of(step) * kChunk >= p.k)
             return;
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
@@ -173,17 +197,13 @@ struct StreamKernel {
                 if constexpr (!Weight::kScaled) {
 #pragma unroll
                     for (int half = 0; half < 2; ++half)
-                        multiply_half(queue, first, half, x, sums[tile][matrix]);
+                        multiply_half(queued, first, half, x, sums[tile][matrix]);
                 } else {
                     float scaled[kColumns][4] = {};
 #pragma unroll
                     for (int half = 0; half < 2; ++half)
-                        multiply_half(queue, first, half, x, scaled);
-                    const Place place = find(p, pass, tile);
-                    const float scale =
-                        p.scales[place.part + static_cast<uint32_t>(matrix)]
-                                [static_cast<uint64_t>(place.first / 128) * ((p.k + 127) / 128) +
-                                 chunk];
+                        multiply_half(queued, first, half, x, scaled);
+                    const float scale = queued.scales[tile * kMatrices + matrix][threadIdx.x % 32];
 #pragma unroll
                     for (int column = 0; column < kColumns; ++column)
 #pragma unroll
@@ -245,8 +265,8 @@ struct StreamKernel {
         uint32_t step;
     };
     static __device__ void ask_next(const MatrixParams& p, uint32_t steps, Feed& feed,
-                                    uint4 (&queue)[kPieces][32]) {
-        ask(p, feed.rows, feed.step, queue);
+                                    Queued& queued) {
+        ask(p, feed.rows, feed.step, queued);
         end_of_copies();
         if (++feed.step == steps) {
             feed.step = 0;
@@ -264,8 +284,11 @@ struct StreamKernel {
         for (int stage = 0; stage < kStages; ++stage)
             ask_next(p, steps, feed, shared.queue[stage][warp]);
         wait_for_previous();
-        Inputs x;
-        load_x(p, 0, x);
+        Inputs x[kAhead]; // of this step and those after it; the next pass begins like this one
+#pragma unroll
+        for (uint32_t ahead = 0; ahead < kAhead; ++ahead)
+            if (ahead < steps)
+                load_x(p, ahead, x[ahead]);
         int stage = 0;
 #pragma unroll 1
         for (uint32_t pass = 0;; ++pass) {
@@ -274,15 +297,19 @@ struct StreamKernel {
                 break;
             Sums sums{};
 #pragma unroll 1
-            for (uint32_t step = 0; step < steps; ++step) {
-                Inputs next;
-                load_x(p, step + 1 == steps ? 0 : step + 1, next);
-                wait_for_copies<kStages - 1>();
-                multiply(p, rows, pass, step, shared.queue[stage][warp], x, sums);
-                ask_next(p, steps, feed, shared.queue[stage][warp]);
-                stage = stage + 1 == kStages ? 0 : stage + 1;
-                __builtin_memcpy(&x, &next, sizeof x);
-            }
+            for (uint32_t first = 0; first < steps; first += kAhead)
+#pragma unroll
+                for (uint32_t ahead = 0; ahead < kAhead; ++ahead) {
+                    const uint32_t step = first + ahead;
+                    if (step >= steps)
+                        break;
+                    Queued& queued = shared.queue[stage][warp];
+                    wait_for_copies<kStages - 1>();
+                    multiply(p, rows, step, queued, x[ahead], sums);
+                    ask_next(p, steps, feed, queued);
+                    load_x(p, step + kAhead < steps ? step + kAhead : ahead, x[ahead]);
+                    stage = stage + 1 == kStages ? 0 : stage + 1;
+                }
 #pragma unroll
             for (int tile = 0; tile < kTiles; ++tile)
                 if (rows.there[tile]) {

@@ -11,13 +11,12 @@ namespace {
 
 struct ProductWay {
     const char* name;
-    uint32_t stream_tiles, row_warps;
+    bool streams, many_tiles, library;
 };
-constexpr ProductWay kProductWays[] = {{"stream 1", 1, 0},
-                                       {"stream 2", 2, 0},
-                                       {"own 1x8", 0, 1},
-                                       {"own 2x4", 0, 2},
-                                       {"library", 0, 0}};
+constexpr ProductWay kProductWays[] = {{"stream, few tiles", true, false, false},
+                                       {"stream", true, true, false},
+                                       {"own 1x8", false, false, false},
+                                       {"library", false, false, true}};
 
 } // namespace
 
@@ -94,12 +93,11 @@ Status Bench::product_shape(const char* name, bool pair,
     if (parts(0)[0].n == model_.dims().vocab)
         to = buffers.logits;
     for (const uint32_t rows : {1U, 4U, 8U, 16U, 24U, 32U}) {
-        // Tiles of streaming kernels, row warps of the others, or the library.
         for (const ProductWay& way : kProductWays) {
             FastOptions options;
-            options.stream_tiles = way.stream_tiles;
-            options.own_rows = options.own_rows_fp8 = way.row_warps == 0 ? 0 : 1024;
-            options.row_warps = std::max(way.row_warps, 1U);
+            options.stream_rows = options.stream_rows_pair = way.streams ? 1024 : 0;
+            options.many_tiles = way.many_tiles;
+            options.own_rows = options.own_rows_fp8 = way.library ? 0 : 1024;
             const fast::Layers layers(model_.dims(), model_.weights(), buffers,
                                       fast::fast_pages(model_.cache()), options);
             BERTH_ASSIGN(const double seconds, recorded_seconds([&]() -> Status {

@@ -38,29 +38,27 @@ Result<double> Bench::step_seconds(fast::FastModel& fast, const std::vector<Step
 
 Status Bench::decode() {
     struct Way {
-        const char* name;
+        std::string name;
         FastOptions options;
     };
-    FastOptions plain, graph, single, apart, finer, coarser, no_overlap, unstreamed, library, wide;
+    FastOptions plain, graph, few, apart, no_overlap, pairs, library;
     plain.graphs = false;
-    single.stream_tiles = 1;
-    no_overlap.overlap = false;
+    few.many_tiles = false;
     apart.attend_all = false;
-    finer.attend_groups = 132;
-    coarser.attend_groups = 528;
-    unstreamed.stream_tiles = wide.stream_tiles = library.stream_tiles = 0;
-    library.own_rows = library.own_rows_fp8 = 0;
-    wide.own_rows = 32;
-    const Way ways[] = {{"plain", plain},
-                        {"graph", graph},
-                        {"graph, 1 tile", single},
-                        {"graph, attention apart", apart},
-                        {"graph, 132 groups", finer},
-                        {"graph, 528 groups", coarser},
-                        {"graph, no stream", unstreamed},
-                        {"graph, no stream, own 32", wide},
-                        {"graph, library", library},
-                        {"graph, no overlap", no_overlap}};
+    no_overlap.overlap = false;
+    pairs.stream_rows = library.stream_rows = library.stream_rows_pair = 0;
+    pairs.own_rows = pairs.own_rows_fp8 = library.own_rows = library.own_rows_fp8 = 0;
+    std::vector<Way> ways = {{"plain", plain},
+                             {"graph", graph},
+                             {"graph, few tiles", few},
+                             {"graph, attention apart", apart},
+                             {"graph, library but for pairs", pairs},
+                             {"graph, library", library},
+                             {"graph, no overlap", no_overlap}};
+    for (const uint32_t groups : {132U, 264U, 396U, 528U, 1056U}) {
+        ways.push_back({fmt::format("graph, {} groups", groups), graph});
+        ways.back().options.attend_groups = groups;
+    }
     for (const Way& way : ways) {
         BERTH_ASSIGN(const auto fast, model_.remake(way.options, {}));
         for (const uint32_t batch : options_.batches)

@@ -36,6 +36,7 @@ Status run(const BenchOptions& options) {
     BenchModel::Setting setting;
     BERTH_ASSIGN(setting.config, bench_shape(options.shape));
     setting.fp8 = options.fp8;
+    setting.options.attend_groups = 1056; // room for the most that is tried
     setting.sequences = *std::max_element(options.batches.begin(), options.batches.end());
     setting.context =
         std::max(2304U, *std::max_element(options.contexts.begin(), options.contexts.end()) + 64);
