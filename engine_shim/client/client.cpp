@@ -171,7 +171,7 @@ bool Client::await_turn() {
 }
 
 const std::atomic<uint32_t>* Client::gate_word() const {
-    return state_->gate.word();
+    return state_->gate.changes();
 }
 
 void Client::raise_gate() {

@@ -123,9 +123,9 @@ bool GateSide::wait(Nanoseconds timeout) const {
     return watcher == nullptr || watcher->wait(timeout);
 }
 
-const std::atomic<uint32_t>* GateSide::word() const {
+const std::atomic<uint32_t>* GateSide::changes() const {
     const GateWatcher* watcher = watcher_.load(std::memory_order_acquire);
-    return watcher == nullptr ? nullptr : watcher->word();
+    return watcher == nullptr ? nullptr : watcher->changes();
 }
 
 void GateSide::wake() const {

@@ -3,7 +3,7 @@
 
 #include "tests/engine/kernel_emulator.h"
 
-#include "engine_shim/reference/fast/attend_kernel.cuh"
+#include "engine_shim/reference/fast/attend_all.cuh"
 #include "engine_shim/reference/fast/matrix_kernel.cuh"
 #include "engine_shim/reference/fast/small_kernels.cuh"
 #include "engine_shim/reference/fast/stream_kernel.cuh"
@@ -102,12 +102,6 @@ void run_stream(const Launch& launch) {
     }
 }
 
-template <typename Kernel>
-void run_attend_all(const Launch& launch) {
-    const auto shared = std::make_unique<typename Kernel::Shared>();
-    run(launch, [&] { Kernel::run_all(params_of<AttendParams>(launch), *shared); });
-}
-
 void run_attention(const Launch& launch) {
     static MergeShared merge;
     switch (launch.kernel) {
@@ -124,17 +118,17 @@ void run_attention(const Launch& launch) {
     case Kernel::kAttend128x4:
         return run_shared<AttendKernel<128, 4>, AttendParams>(launch);
     case Kernel::kAttendAll64x1:
-        return run_attend_all<AttendKernel<64, 1>>(launch);
+        return run_shared<AttendAll<64, 1>, AttendParams>(launch);
     case Kernel::kAttendAll64x2:
-        return run_attend_all<AttendKernel<64, 2>>(launch);
+        return run_shared<AttendAll<64, 2>, AttendParams>(launch);
     case Kernel::kAttendAll64x4:
-        return run_attend_all<AttendKernel<64, 4>>(launch);
+        return run_shared<AttendAll<64, 4>, AttendParams>(launch);
     case Kernel::kAttendAll128x1:
-        return run_attend_all<AttendKernel<128, 1>>(launch);
+        return run_shared<AttendAll<128, 1>, AttendParams>(launch);
     case Kernel::kAttendAll128x2:
-        return run_attend_all<AttendKernel<128, 2>>(launch);
+        return run_shared<AttendAll<128, 2>, AttendParams>(launch);
     case Kernel::kAttendAll128x4:
-        return run_attend_all<AttendKernel<128, 4>>(launch);
+        return run_shared<AttendAll<128, 4>, AttendParams>(launch);
     case Kernel::kMerge64:
         return run(launch, [&] { attend_merge<64>(params_of<AttendParams>(launch), merge); });
     default:

@@ -4,7 +4,7 @@
 // against plain loops in double.
 #include "tests/engine/kernel_emulator.h"
 
-#include "engine_shim/reference/fast/attend_kernel.cuh"
+#include "engine_shim/reference/fast/attend_all.cuh"
 #include "engine_shim/reference/fast/matrix_kernel.cuh"
 #include "engine_shim/reference/fast/small_kernels.cuh"
 #include "engine_shim/reference/fast/stream_kernel.cuh"
@@ -426,6 +426,7 @@ template <int kDim, int kHeads>
 void check_attend_all(uint32_t heads, uint32_t kv_heads, std::vector<int32_t> positions,
                       uint32_t splits) {
     using Kernel = AttendKernel<kDim, kHeads>;
+    using All = AttendAll<kDim, kHeads>;
     PagedCase paged(kDim, kv_heads, positions);
     const auto rows = static_cast<uint32_t>(positions.size());
     for (uint32_t row = 0; row < rows; ++row) // the newest is not there yet
@@ -454,13 +455,13 @@ void check_attend_all(uint32_t heads, uint32_t kv_heads, std::vector<int32_t> po
                     norm.data(), norm.data(), 1e-5F,
                     heads,       kv_heads};
     p.arrived = arrived.data();
-    const auto shared = std::make_unique<typename Kernel::Shared>();
+    const auto shared = std::make_unique<typename All::Shared>();
 
     std::vector<Bf16> memory = paged.memory;
     p.pages = paged.pages;
     p.pages.memory = memory.data();
     p.to = all.data();
-    emulate({groups, splits, rows}, Kernel::kThreads, [&] { Kernel::run_all(p, *shared); });
+    emulate({groups, splits, rows}, Kernel::kThreads, [&] { All::run(p, *shared); });
     EXPECT_EQ(arrived, std::vector<uint32_t>(arrived.size())) << "left for the next layer as found";
 
     p.pages = paged.pages;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry points of the engine's kernels. Compiled to a fatbin that is embedded into the engine
 // and loaded through the driver; nothing here runs on the host.
-#include "attend_kernel.cuh"
+#include "attend_all.cuh"
 #include "matrix_kernel.cuh"
 #include "small_kernels.cuh"
 #include "stream_kernel.cuh"
@@ -78,9 +78,9 @@ BERTH_ATTEND(128, 4)
 #define BERTH_ATTEND_ALL(dim, heads)                                                               \
     extern "C" __global__ void __launch_bounds__(128)                                              \
         berth_attend_all_##dim##_##heads(const __grid_constant__ AttendParams p) {                 \
-        using Kernel = AttendKernel<dim, heads>;                                                   \
+        using Kernel = AttendAll<dim, heads>;                                                      \
         __shared__ Kernel::Shared shared;                                                          \
-        Kernel::run_all(p, shared);                                                                \
+        Kernel::run(p, shared);                                                                    \
     }
 
 BERTH_ATTEND_ALL(64, 1)

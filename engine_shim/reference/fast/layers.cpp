@@ -19,6 +19,13 @@ uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
 
+uint32_t tiles_of(std::span<const Matrix> parts) {
+    uint32_t tiles = 0;
+    for (const Matrix& part : parts)
+        tiles += ceil_div(part.n, kTileRows);
+    return tiles;
+}
+
 // Rows of x that one group takes.
 uint32_t columns_for(uint32_t rows) {
     return rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
@@ -68,14 +75,23 @@ bool Layers::by_own_kernel(const Matrix& matrix, uint32_t rows) const {
     return rows <= (matrix.fp8() ? options_.own_rows_fp8 : options_.own_rows);
 }
 
-bool Layers::streams(const Queue& queue, uint32_t rows, MatrixMode mode) const {
-    return rows <= (mode == kSiluTimes ? options_.stream_rows_pair : options_.stream_rows) &&
-           queue.facts().shared_bytes >= stream_shared_bytes(32, true);
+bool Layers::streams(const Queue& queue, std::span<const Matrix> parts, uint32_t rows,
+                     MatrixMode mode) const {
+    const bool pair = mode == kSiluTimes;
+    const DeviceFacts facts = queue.facts();
+    if (rows > (pair ? options_.stream_rows_pair : options_.stream_rows) ||
+        facts.shared_bytes < stream_shared_bytes(32, true))
+        return false;
+    if (pair || parts[0].fp8() || options_.stream_input_max == 0)
+        return true;
+    const uint32_t passes =
+        ceil_div(ceil_div(tiles_of(parts), facts.multiprocessors), kStreamManyTiles);
+    return uint64_t{passes} * rows * parts[0].k * sizeof(Bf16) <= options_.stream_input_max;
 }
 
 Status Layers::product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                        uint32_t rows, MatrixMode mode) const {
-    return streams(queue, rows, mode) || by_own_kernel(parts[0], rows)
+    return streams(queue, parts, rows, mode) || by_own_kernel(parts[0], rows)
                ? own_product(queue, parts, x, to, rows, mode)
                : library_product(queue, parts, x, to, rows, mode);
 }
@@ -115,7 +131,7 @@ Status Layers::own_product(Queue& queue, std::span<const Matrix> parts, const Bf
     p.m = rows;
     p.k = parts[0].k;
     p.mode = mode;
-    if (streams(queue, rows, mode))
+    if (streams(queue, parts, rows, mode))
         return streamed_product(queue, p, parts[0].fp8(), tiles);
     const uint32_t columns = columns_for(rows);
     const Kernel kernel = matrix_kernel({parts[0].fp8(), pair, columns, options_.row_warps});

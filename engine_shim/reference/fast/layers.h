@@ -33,7 +33,8 @@ class Layers {
         return queue.launch({kernel, blocks, threads, 0, &params, sizeof params, options_.overlap});
     }
     bool by_own_kernel(const Matrix& matrix, uint32_t rows) const;
-    bool streams(const Queue& queue, uint32_t rows, MatrixMode mode) const;
+    bool streams(const Queue& queue, std::span<const Matrix> parts, uint32_t rows,
+                 MatrixMode mode) const;
     Status streamed_product(Queue& queue, const MatrixParams& p, bool fp8, uint32_t tiles) const;
     Status own_product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                        uint32_t rows, MatrixMode mode) const;

@@ -61,6 +61,7 @@ inline constexpr uint32_t kMatrixThreads = 256;
 // that is what MatrixShape::row_warps means here.
 Kernel stream_kernel(const MatrixShape& shape);
 inline constexpr uint32_t kStreamFewTiles = 2;
+inline constexpr uint32_t kStreamManyTiles = 3;
 
 // What launches are cut for.
 struct DeviceFacts {

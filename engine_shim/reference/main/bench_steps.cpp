@@ -41,9 +41,10 @@ Status Bench::decode() {
         std::string name;
         FastOptions options;
     };
-    FastOptions plain, graph, few, apart, no_overlap, pairs, library;
+    FastOptions plain, graph, few, apart, no_overlap, pairs, thrifty, library;
     plain.graphs = false;
     few.many_tiles = false;
+    thrifty.stream_input_max = 512 << 10;
     apart.attend_all = false;
     no_overlap.overlap = false;
     pairs.stream_rows = library.stream_rows = library.stream_rows_pair = 0;
@@ -53,6 +54,7 @@ Status Bench::decode() {
                              {"graph, few tiles", few},
                              {"graph, attention apart", apart},
                              {"graph, library but for pairs", pairs},
+                             {"graph, library for much x", thrifty},
                              {"graph, library", library},
                              {"graph, no overlap", no_overlap}};
     for (const uint32_t groups : {132U, 264U, 396U, 528U, 1056U}) {
