@@ -44,6 +44,14 @@ class CudaEntries {
         if (into == nullptr && missing_ == nullptr)
             missing_ = name;
     }
+    // Of a later interface; stays null where the driver does not have it.
+    template <typename Function>
+    void want(Function& into, const char* name, int version) {
+        void* found = nullptr;
+        CUdriverProcAddressQueryResult why{};
+        if (get_(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &why) == CUDA_SUCCESS)
+            into = reinterpret_cast<Function>(found);
+    }
     // The first that was needed and is not there; nullptr: none.
     const char* missing() const { return missing_; }
 

@@ -48,7 +48,30 @@ else()
     message(STATUS "CUDA kernels: no usable nvcc, building without; the CPU quantises and hashes for GPUs")
 endif()
 
-function(berth_kernels target source image)
+# Kernels that steer graphs are linked with cudadevrt, which not every nvcc comes with.
+set(BERTH_KERNEL_LINK_FLAGS -rdc=true -dlink -lcudadevrt)
+set(BERTH_KERNELS_LINK OFF)
+if(BERTH_KERNEL_FLAGS)
+    if(NOT "${BERTH_NVCC_LINKS}" STREQUAL "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}")
+        file(WRITE ${CMAKE_BINARY_DIR}/nvcc_check/link.cu
+            "extern \"C\" __global__ void check(unsigned long long at) { cudaGraphSetConditional(at, 1); }\n")
+        execute_process(
+            COMMAND ${BERTH_NVCC} ${BERTH_KERNEL_BASE_FLAGS} ${BERTH_KERNEL_FLAGS}
+                ${BERTH_KERNEL_LINK_FLAGS} link.cu -o link.fatbin
+            WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/nvcc_check
+            RESULT_VARIABLE rc OUTPUT_VARIABLE said ERROR_VARIABLE said)
+        if(rc EQUAL 0)
+            set(BERTH_NVCC_LINKS "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}" CACHE INTERNAL "nvcc that linked")
+        else()
+            message(STATUS "${BERTH_NVCC} does not link a kernel, graphs cannot look at the gate: ${said}")
+        endif()
+    endif()
+    if("${BERTH_NVCC_LINKS}" STREQUAL "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}")
+        set(BERTH_KERNELS_LINK ON)
+    endif()
+endif()
+
+function(berth_compile_kernels source image)
     if(NOT BERTH_KERNEL_FLAGS OR NOT TARGET berth_dep_cuda)
         return()
     endif()
@@ -56,11 +79,22 @@ function(berth_kernels target source image)
     set(from ${CMAKE_CURRENT_SOURCE_DIR}/${source})
     set(fatbin ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin)
     add_custom_command(OUTPUT ${fatbin}
-        COMMAND ${BERTH_NVCC} ${BERTH_KERNEL_BASE_FLAGS} ${BERTH_KERNEL_FLAGS} ${from} -o ${fatbin}
+        COMMAND ${BERTH_NVCC} ${BERTH_KERNEL_BASE_FLAGS} ${BERTH_KERNEL_FLAGS} ${ARGN} ${from} -o ${fatbin}
         DEPENDS ${from}
         COMMENT "Compiling kernels of ${source}"
         VERBATIM)
     set_source_files_properties(${image} PROPERTIES
         OBJECT_DEPENDS ${fatbin}
         COMPILE_DEFINITIONS "BERTH_KERNEL_IMAGE=\"${fatbin}\"")
+endfunction()
+
+function(berth_kernels target source image)
+    berth_compile_kernels(${source} ${image})
+endfunction()
+
+# The same for kernels that steer graphs; IMAGE is empty where they cannot be linked.
+function(berth_linked_kernels target source image)
+    if(BERTH_KERNELS_LINK)
+        berth_compile_kernels(${source} ${image} ${BERTH_KERNEL_LINK_FLAGS})
+    endif()
 endfunction()

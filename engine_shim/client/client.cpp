@@ -170,6 +170,10 @@ bool Client::await_turn() {
     }
 }
 
+const std::atomic<uint32_t>* Client::gate_word() const {
+    return state_->gate.changes();
+}
+
 void Client::raise_gate() {
     state_->gate.raise();
 }

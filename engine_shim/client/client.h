@@ -134,6 +134,11 @@ class Client {
     // hold. Returns false when a command other than Pause or Resume waits: give up the step (it
     // will be done again) and go to next_command().
     bool yield_here();
+    // For a device that looks at the gate by itself: a word that changes whenever the gate may have
+    // closed, in memory that lives as long as the client; null where no gate is watched. It knows
+    // nothing of commands, and of no page that a later berthd brings: must_yield() between steps
+    // does.
+    const std::atomic<uint32_t>* gate_word() const;
 
     // Demand, for those that raise (online): from reading a request to having answered it.
     void raise_gate();

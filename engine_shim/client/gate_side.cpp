@@ -123,6 +123,11 @@ bool GateSide::wait(Nanoseconds timeout) const {
     return watcher == nullptr || watcher->wait(timeout);
 }
 
+const std::atomic<uint32_t>* GateSide::changes() const {
+    const GateWatcher* watcher = watcher_.load(std::memory_order_acquire);
+    return watcher == nullptr ? nullptr : watcher->changes();
+}
+
 void GateSide::wake() const {
     if (const GateWatcher* watcher = watcher_.load(std::memory_order_acquire))
         watcher->wake();

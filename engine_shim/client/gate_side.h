@@ -37,6 +37,9 @@ class GateSide {
     // True when it is open; returns early on wake().
     bool wait(Nanoseconds timeout) const;
     void wake() const;
+    // GateWatcher::changes() of the page that is watched now; null: none is. Stays valid as long as
+    // this.
+    const std::atomic<uint32_t>* changes() const;
 
   private:
     struct Identity {

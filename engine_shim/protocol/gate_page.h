@@ -116,6 +116,10 @@ class GateWatcher {
     bool wait(Nanoseconds timeout) const;
     // Makes one wait() return at once, now or next time (a command has come in).
     void wake() const;
+    // Changes whenever the gate may have closed or opened; null without a page.
+    const std::atomic<uint32_t>* changes() const {
+        return page_ == nullptr ? nullptr : &page_->generation;
+    }
     explicit operator bool() const { return page_ != nullptr; }
 
   private:

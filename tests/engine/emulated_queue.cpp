@@ -3,9 +3,10 @@
 
 #include "tests/engine/kernel_emulator.h"
 
-#include "engine_shim/reference/fast/attend_kernel.cuh"
+#include "engine_shim/reference/fast/attend_all.cuh"
 #include "engine_shim/reference/fast/matrix_kernel.cuh"
 #include "engine_shim/reference/fast/small_kernels.cuh"
+#include "engine_shim/reference/fast/stream_kernel.cuh"
 
 #include <cmath>
 #include <cstring>
@@ -67,6 +68,40 @@ void run_matrix(const Launch& launch) {
     }
 }
 
+template <typename Weight, int kMatrices>
+void run_stream(const Launch& launch, uint32_t variant) {
+    constexpr int kFew = kMatrices == 1 ? 2 : 1;
+    constexpr int kMany = kMatrices == 1 ? 3 : Weight::kScaled ? 1 : 2;
+    switch (variant) {
+    case 0:
+        return run_shared<StreamKernel<Weight, 1, kMatrices, kFew>, MatrixParams>(launch);
+    case 1:
+        return run_shared<StreamKernel<Weight, 1, kMatrices, kMany>, MatrixParams>(launch);
+    case 2:
+        return run_shared<StreamKernel<Weight, 2, kMatrices, kFew>, MatrixParams>(launch);
+    case 3:
+        return run_shared<StreamKernel<Weight, 2, kMatrices, kMany>, MatrixParams>(launch);
+    case 4:
+        return run_shared<StreamKernel<Weight, 4, kMatrices, kFew>, MatrixParams>(launch);
+    default:
+        return run_shared<StreamKernel<Weight, 4, kMatrices, kMany>, MatrixParams>(launch);
+    }
+}
+
+void run_stream(const Launch& launch) {
+    const uint32_t index = static_cast<uint32_t>(launch.kernel) - kFirstStream;
+    switch (index / 6) {
+    case 0:
+        return run_stream<Bf16Weight, 1>(launch, index % 6);
+    case 1:
+        return run_stream<Bf16Weight, 2>(launch, index % 6);
+    case 2:
+        return run_stream<Fp8Weight, 1>(launch, index % 6);
+    default:
+        return run_stream<Fp8Weight, 2>(launch, index % 6);
+    }
+}
+
 void run_attention(const Launch& launch) {
     static MergeShared merge;
     switch (launch.kernel) {
@@ -82,6 +117,18 @@ void run_attention(const Launch& launch) {
         return run_shared<AttendKernel<128, 2>, AttendParams>(launch);
     case Kernel::kAttend128x4:
         return run_shared<AttendKernel<128, 4>, AttendParams>(launch);
+    case Kernel::kAttendAll64x1:
+        return run_shared<AttendAll<64, 1>, AttendParams>(launch);
+    case Kernel::kAttendAll64x2:
+        return run_shared<AttendAll<64, 2>, AttendParams>(launch);
+    case Kernel::kAttendAll64x4:
+        return run_shared<AttendAll<64, 4>, AttendParams>(launch);
+    case Kernel::kAttendAll128x1:
+        return run_shared<AttendAll<128, 1>, AttendParams>(launch);
+    case Kernel::kAttendAll128x2:
+        return run_shared<AttendAll<128, 2>, AttendParams>(launch);
+    case Kernel::kAttendAll128x4:
+        return run_shared<AttendAll<128, 4>, AttendParams>(launch);
     case Kernel::kMerge64:
         return run(launch, [&] { attend_merge<64>(params_of<AttendParams>(launch), merge); });
     default:
@@ -112,6 +159,8 @@ void run_any(const Launch& launch) {
     case Kernel::kRopeStore128:
         return run(launch, [&] { rope_store<128>(params_of<RopeParams>(launch)); });
     default:
+        if (static_cast<uint32_t>(launch.kernel) >= kFirstStream)
+            return run_stream(launch);
         return launch.kernel >= Kernel::kMatrix ? run_matrix(launch) : run_attention(launch);
     }
 }
@@ -120,12 +169,13 @@ void run_any(const Launch& launch) {
 
 class EmulatedQueue::Graph final : public RecordedGraph {
   public:
-    explicit Graph(std::vector<Recorded> its_launches) : launches(std::move(its_launches)) {}
     Status prepare() override {
         prepared = true;
         return {};
     }
-    std::vector<Recorded> launches;
+    std::vector<std::vector<Recorded>> sections;
+    const uint32_t* word = nullptr; // null: it does not look
+    StepHeader* header = nullptr;
     bool prepared = false;
 };
 
@@ -227,16 +277,43 @@ Status EmulatedQueue::begin_recording() {
 }
 Result<std::unique_ptr<RecordedGraph>> EmulatedQueue::end_recording() {
     recording_ = false;
-    return std::make_unique<Graph>(std::exchange(recorded_, {}));
+    auto graph = std::make_unique<Graph>();
+    graph->sections.push_back(std::exchange(recorded_, {}));
+    return graph;
+}
+Result<std::unique_ptr<RecordedGraph>> EmulatedQueue::record_gated(const GatedSections& sections) {
+    auto graph = std::make_unique<Graph>();
+    graph->word = sections.word;
+    graph->header = sections.header;
+    for (uint32_t section = 0; section < sections.count; ++section) {
+        BERTH_TRY(begin_recording());
+        const Status recorded = sections.record(section);
+        recording_ = false;
+        graph->sections.push_back(std::exchange(recorded_, {}));
+        BERTH_TRY(recorded);
+    }
+    return graph;
+}
+Result<const uint32_t*> EmulatedQueue::share_word(const std::atomic<uint32_t>* word) {
+    return reinterpret_cast<const uint32_t*>(word);
 }
 Status EmulatedQueue::start(RecordedGraph& graph) {
     auto& mine = dynamic_cast<Graph&>(graph);
     if (!mine.prepared)
         return fail(ErrorCode::kInternal, "a graph was started that is not ready");
     ++graphs_started;
-    for (Recorded& one : mine.launches) {
-        one.launch.params = one.params.data();
-        BERTH_TRY(launch(one.launch));
+    for (uint32_t section = 0; section < mine.sections.size(); ++section) {
+        if (mine.word != nullptr) {
+            if (before_look)
+                before_look(section);
+            if (section != mine.header->next_section || *mine.word != mine.header->open_word)
+                continue;
+            mine.header->next_section = section + 1;
+        }
+        for (Recorded& one : mine.sections[section]) {
+            one.launch.params = one.params.data();
+            BERTH_TRY(launch(one.launch));
+        }
     }
     return {};
 }

@@ -12,6 +12,7 @@ namespace berth::test {
 // are plain loops, a graph is the list of what was recorded. Counts what it did.
 class EmulatedQueue final : public engine::fast::Queue {
   public:
+    engine::fast::DeviceFacts facts() const override { return its_facts; }
     Status launch(const engine::fast::Launch& launch) override;
     Status multiply(const engine::fast::LibraryProduct& product) override;
     Status attend_chunk(const engine::fast::ChunkAttention& attention) override;
@@ -21,11 +22,16 @@ class EmulatedQueue final : public engine::fast::Queue {
     Result<std::byte*> host_buffer(size_t bytes) override;
     Status begin_recording() override;
     Result<std::unique_ptr<engine::fast::RecordedGraph>> end_recording() override;
+    Result<std::unique_ptr<engine::fast::RecordedGraph>>
+    record_gated(const engine::fast::GatedSections& sections) override;
+    Result<const uint32_t*> share_word(const std::atomic<uint32_t>* word) override;
     Status start(engine::fast::RecordedGraph& graph) override;
 
+    engine::fast::DeviceFacts its_facts{3, 232448};
     uint32_t launches = 0, products = 0, waits = 0, graphs_started = 0;
     uint32_t queued_layers = 0; // products of the last matrix of a layer since the last wait
     bool refuses_recording = false;
+    std::function<void(uint32_t section)> before_look; // of a graph that looks by itself
 
   private:
     struct Recorded {

@@ -84,10 +84,21 @@ TEST(FastModel, ScaledRotaryFrequencies) {
     config.rope.type = "yarn";
     config.rope.factor = 4;
     config.rope.original_max_positions = 64;
-    Twins twins({config, false, {.row_warps = 2, .attend_groups = 24, .graphs = false}},
+    Twins twins({config,
+                 false,
+                 {.row_warps = 2,
+                  .stream_rows = 0,
+                  .stream_rows_pair = 0,
+                  .attend_groups = 24,
+                  .graphs = false}},
                 make_emulated);
     generate(twins, 1);
     EXPECT_EQ(twins.model().graph_steps(), 0U);
+}
+
+TEST(FastModel, AttentionInSeveralKernelsGivesTheSame) {
+    Twins twins({small_config(), false, {.attend_all = false, .attend_groups = 24}}, make_emulated);
+    generate(twins, 2);
 }
 
 TEST(FastModel, ADeviceWithoutGraphsIsServedWithoutThem) {
@@ -148,6 +159,45 @@ TEST(FastModel, NothingIsQueuedWhereTheGateIsLookedAt) {
     });
     EXPECT_EQ(layers, (std::vector<uint32_t>{0, 1, 2, 3})) << "each layer, and the head";
     EXPECT_EQ(queue.graphs_started - graphs, 4U);
+}
+
+// A gate that closes and opens while the device is at work.
+TEST(FastModel, AGraphThatLooksByItselfStopsAtAClosedGateAndGoesOnWhereItStopped) {
+    std::atomic<uint32_t> word{40};
+    Twins::Setting setting{small_config(),
+                           false,
+                           {.attend_groups = 24, .device_looks = true},
+                           {std::chrono::microseconds(1), std::chrono::microseconds(1)}};
+    setting.gate_word = &word;
+    Twins twins(setting, make_emulated);
+    auto& queue = dynamic_cast<EmulatedQueue&>(twins.queue());
+    generate(twins, 1);
+    ASSERT_TRUE(twins.model().record_now(2));
+    Growing a = sequence(20, {5, 1}), b = sequence(3, {2});
+    (void)twins.step({a.next(19), b.next(2)});
+    bool is_closed = false;
+    std::vector<uint32_t> looks;
+    const LayerHook opens = [&](uint32_t layer) {
+        looks.push_back(layer);
+        if (std::exchange(is_closed, false))
+            ++word; // as at every opening
+        return true;
+    };
+    queue.before_look = [&](uint32_t section) {
+        if (section == 2 && twins.model().cut_short() == 0) {
+            is_closed = true;
+            ++word;
+        }
+    };
+    (void)twins.step({a.next(1), b.next(1)}, opens);
+    EXPECT_EQ(looks, (std::vector<uint32_t>{0, 2, 2})) << "the last for the word that changed";
+    EXPECT_EQ(twins.model().cut_short(), 1U);
+    a.tokens.push_back(3);
+    b.tokens.push_back(4);
+    looks.clear();
+    (void)twins.step({a.next(1), b.next(1)}, opens);
+    EXPECT_EQ(looks, (std::vector<uint32_t>{0})) << "and the device looks for itself";
+    twins.expect_no_more_than_rounding();
 }
 
 TEST(FastModel, AnAbandonedStepIsDoneAgainWithTheSameResult) {

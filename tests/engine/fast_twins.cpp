@@ -192,7 +192,7 @@ Twins::Twins(const Setting& setting, const QueueMaker& make_queue)
     auto made =
         FastModel::make({*queue_, dims, rope_frequencies(config_, 0).inverse,
                          fast_weights(on_device_), fast_pages(narrow_), aligned, setting.limits,
-                         setting.options, setting.looks, setting.contexts_max});
+                         setting.options, setting.looks, setting.gate_word, setting.contexts_max});
     EXPECT_TRUE(made) << made.error().message;
     model_ = std::move(*made);
 }

@@ -37,6 +37,7 @@ class Twins {
         bool fp8 = false;
         FastOptions options = {.attend_groups = 24};
         LookLimits looks{};
+        const std::atomic<uint32_t>* gate_word = nullptr;
         FastLimits limits{6, 64, 24};
         uint32_t blocks = 24;
         uint32_t contexts_max = 40;

@@ -50,6 +50,12 @@ inline float widen_bf16(uint16_t bits) {
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(8) uint2 {
     uint32_t x, y;
 };
@@ -72,6 +78,15 @@ inline uint4 load_once(const void* from) {
 inline uint4 load_again(const void* from) {
     return load_once(from);
 }
+inline void copy_by_itself(uint4* to, const void* from, bool there) {
+    *to = there ? load_once(from) : uint4{0, 0, 0, 0};
+}
+inline void copy_word_by_itself(float* to, const float* from) {
+    *to = *from;
+}
+inline void end_of_copies() {}
+template <int kLeft>
+void wait_for_copies() {}
 template <typename T>
 T shuffle_xor(T value, int mask) {
     uint64_t bits = 0;
@@ -82,6 +97,9 @@ T shuffle_xor(T value, int mask) {
 }
 inline void barrier() {
     test::wait_for_group();
+}
+inline void barrier_of_warp() {
+    (void)test::exchange(0, 0);
 }
 inline void wait_for_previous() {}
 inline void release_next() {}
@@ -117,6 +135,14 @@ inline uint32_t as_bits(float x) {
 inline void sine_cosine(float angle, float& sine, float& cosine) {
     sine = std::sin(angle);
     cosine = std::cos(angle);
+}
+inline void fence() {}
+inline uint32_t count_up(uint32_t* at) {
+    return (*at)++;
+}
+template <typename T>
+T load_fresh(const T* from) {
+    return *from;
 }
 inline void keep_largest(uint64_t* at, uint64_t value) {
     *at = *at > value ? *at : value;

@@ -4,12 +4,14 @@
 // against plain loops in double.
 #include "tests/engine/kernel_emulator.h"
 
-#include "engine_shim/reference/fast/attend_kernel.cuh"
+#include "engine_shim/reference/fast/attend_all.cuh"
 #include "engine_shim/reference/fast/matrix_kernel.cuh"
 #include "engine_shim/reference/fast/small_kernels.cuh"
+#include "engine_shim/reference/fast/stream_kernel.cuh"
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -88,9 +90,9 @@ struct MatrixCase {
     MatrixMode mode;
 };
 
-template <typename Weight, int kColumns, int kRowWarps, int kSlices, int kMatrices>
-void check_matrix(const MatrixCase& wanted) {
-    using Kernel = MatrixKernel<Weight, kColumns, kMatrices, kRowWarps, kSlices>;
+// By `groups` groups for each kColumns * 8 rows of x; 0: one for each kRowWarps tiles.
+template <typename Kernel, typename Weight, int kColumns, int kMatrices>
+void check_product(const MatrixCase& wanted, uint32_t tiles_each, uint32_t groups) {
     const Weights weights(wanted.n, wanted.k, Weight::kScaled);
     const std::vector<Bf16> x = draw_bf16(size_t{wanted.m} * wanted.k);
     const bool pair = kMatrices == 2;
@@ -115,9 +117,10 @@ void check_matrix(const MatrixCase& wanted) {
     std::vector<Bf16> short_to(to.size());
     p.to = pair ? static_cast<void*>(short_to.data()) : to.data();
     const auto shared = std::make_unique<typename Kernel::Shared>();
-    emulate(
-        {(tiles + kRowWarps - 1) / kRowWarps, (wanted.m + 8 * kColumns - 1) / (8 * kColumns), 1},
-        Kernel::kThreads, [&] { Kernel::run(p, *shared); });
+    std::memset(static_cast<void*>(shared.get()), 0xff, sizeof *shared); // no numbers
+    emulate({groups > 0 ? groups : (tiles + tiles_each - 1) / tiles_each,
+             (wanted.m + 8 * kColumns - 1) / (8 * kColumns), 1},
+            Kernel::kThreads, [&] { Kernel::run(p, *shared); });
 
     for (uint32_t m = 0; m < wanted.m; ++m) {
         uint32_t before = 0;
@@ -146,6 +149,19 @@ void check_matrix(const MatrixCase& wanted) {
             before += wanted.n[part];
         }
     }
+}
+
+template <typename Weight, int kColumns, int kRowWarps, int kSlices, int kMatrices>
+void check_matrix(const MatrixCase& wanted) {
+    check_product<MatrixKernel<Weight, kColumns, kMatrices, kRowWarps, kSlices>, Weight, kColumns,
+                  kMatrices>(wanted, kRowWarps, 0);
+}
+
+// By fewer groups than there are tiles, and by more.
+template <typename Weight, int kColumns, int kTiles, int kMatrices>
+void check_stream(const MatrixCase& wanted, uint32_t groups) {
+    check_product<StreamKernel<Weight, kColumns, kMatrices, kTiles>, Weight, kColumns, kMatrices>(
+        wanted, 1, groups);
 }
 
 TEST(MatrixKernel, ThreeMatricesSideBySideGiveTheirProducts) {
@@ -179,6 +195,38 @@ TEST(MatrixKernel, Fp8BlocksAreScaledExactly) {
     check_matrix<Fp8Weight, 4, 1, 8, 1>({{20}, 256, 30, kStore});
     check_matrix<Fp8Weight, 1, 1, 8, 2>({{144, 144}, 384, 2, kSiluTimes});
     check_matrix<Fp8Weight, 2, 2, 4, 2>({{16, 16}, 192, 9, kSiluTimes});
+}
+
+TEST(StreamKernel, TilesOfThreeMatricesAreTakenInTurn) {
+    check_stream<Bf16Weight, 1, 1, 1>({{64, 32, 32}, 576, 3, kStore}, 3);
+    check_stream<Bf16Weight, 1, 2, 1>({{64, 32, 32}, 576, 3, kStore}, 3);
+    check_stream<Bf16Weight, 2, 2, 1>({{64, 32, 32}, 2112, 16, kStore}, 1);
+    check_stream<Bf16Weight, 4, 3, 1>({{41, 16, 7}, 4096, 29, kStore}, 1);
+    check_stream<Bf16Weight, 1, 3, 1>({{64, 48, 48}, 1024, 8, kStore}, 2);
+}
+
+TEST(StreamKernel, FewerStepsThanPlacesInTheQueueAndMore) {
+    check_stream<Bf16Weight, 1, 1, 1>({{41}, 64, 8, kStore}, 2);
+    check_stream<Bf16Weight, 1, 2, 1>({{7}, 192, 1, kStore}, 3);
+    check_stream<Bf16Weight, 1, 1, 1>({{48}, 8256, 1, kStore}, 1);
+    check_stream<Bf16Weight, 4, 2, 1>({{48}, 8256, 31, kStore}, 1);
+}
+
+TEST(StreamKernel, AddsToWhatIsThereAndGatesPairs) {
+    check_stream<Bf16Weight, 1, 2, 1>({{48}, 1536, 2, kAdd}, 2);
+    check_stream<Bf16Weight, 4, 1, 1>({{16}, 256, 40, kAdd}, 1);
+    check_stream<Bf16Weight, 1, 1, 2>({{48, 48}, 576, 1, kSiluTimes}, 2);
+    check_stream<Bf16Weight, 2, 2, 2>({{40, 40}, 320, 11, kSiluTimes}, 2);
+    check_stream<Bf16Weight, 4, 2, 2>({{72, 72}, 1600, 30, kSiluTimes}, 1);
+}
+
+TEST(StreamKernel, Fp8BlocksAreScaledExactly) {
+    check_stream<Fp8Weight, 1, 1, 1>({{144, 16, 16}, 576, 3, kStore}, 3);
+    check_stream<Fp8Weight, 1, 2, 1>({{144}, 4224, 8, kAdd}, 2);
+    check_stream<Fp8Weight, 4, 1, 1>({{20}, 256, 30, kStore}, 5);
+    check_stream<Fp8Weight, 1, 2, 2>({{144, 144}, 384, 2, kSiluTimes}, 4);
+    check_stream<Fp8Weight, 4, 1, 2>({{144, 144}, 1216, 25, kSiluTimes}, 4);
+    check_stream<Fp8Weight, 2, 3, 1>({{144, 16}, 5184, 12, kStore}, 2);
 }
 
 // Pages in an order of their own, filled with numbers; what no sequence has written is not one.
@@ -236,7 +284,7 @@ void check_attention(uint32_t heads, uint32_t kv_heads, std::vector<int32_t> pos
     PagedCase paged(kDim, kv_heads, positions);
     const auto rows = static_cast<uint32_t>(positions.size());
     const std::vector<Bf16> q = draw_bf16(size_t{rows} * heads * kDim);
-    std::vector<float> partial(size_t{rows} * heads * splits * (kDim + 2));
+    std::vector<float> partial(size_t{rows} * heads * splits * (kDim + kPartialExtra));
     std::vector<Bf16> to(q.size(), 0x7fc0);
     AttendParams p{};
     p.q = q.data();
@@ -311,22 +359,23 @@ void check_rope(bool with_bias, bool with_norm) {
     std::vector<Bf16> q(3 * size_t{kHeads} * kDim, 0x1234);
     const std::vector<Bf16> before = paged.memory;
     RopeParams p{};
-    p.qkv = qkv.data();
+    p.from.qkv = qkv.data();
     p.positions = positions.data();
     p.sequences = sequences.data();
-    p.rope = rope.data();
+    p.from.rope = rope.data();
     if (with_bias) {
-        p.bias[0] = bias.data();
-        p.bias[1] = bias.data() + kHeads * kDim;
-        p.bias[2] = bias.data() + (kHeads + kKvHeads) * kDim;
+        p.from.bias[0] = bias.data();
+        p.from.bias[1] = bias.data() + kHeads * kDim;
+        p.from.bias[2] = bias.data() + (kHeads + kKvHeads) * kDim;
     }
-    p.q_norm = with_norm ? q_norm.data() : nullptr;
-    p.k_norm = with_norm ? k_norm.data() : nullptr;
+    p.from.q_norm = with_norm ? q_norm.data() : nullptr;
+    p.from.k_norm = with_norm ? k_norm.data() : nullptr;
     p.q = q.data();
     p.pages = paged.pages;
-    p.epsilon = 1e-5F;
+    p.from.epsilon = 1e-5F;
     p.layer = PagedCase::kLayer;
-    p.heads = kHeads;
+    p.from.heads = kHeads;
+    p.from.kv_heads = kKvHeads;
     emulate({3, 2, 1}, kSmallThreads, [&] { rope_store<kDim>(p); });
     for (uint32_t row = 0; row < 2; ++row)
         for (uint32_t head = 0; head < kHeads + 2 * kKvHeads; ++head) {
@@ -372,6 +421,72 @@ TEST(SmallKernels, HeadsAreNormalisedRotatedAndStoredInTheirPages) {
     check_rope<64>(true, false);
 }
 
+// By rope_store, attend and merge, and by the one that does all of it.
+template <int kDim, int kHeads>
+void check_attend_all(uint32_t heads, uint32_t kv_heads, std::vector<int32_t> positions,
+                      uint32_t splits) {
+    using Kernel = AttendKernel<kDim, kHeads>;
+    using All = AttendAll<kDim, kHeads>;
+    PagedCase paged(kDim, kv_heads, positions);
+    const auto rows = static_cast<uint32_t>(positions.size());
+    for (uint32_t row = 0; row < rows; ++row) // the newest is not there yet
+        for (uint32_t i = 0; positions[row] >= 0 && i < 2 * kv_heads * kDim; ++i)
+            *paged.at_place(row, static_cast<uint32_t>(positions[row]), i / (kv_heads * kDim),
+                            i % (kv_heads * kDim)) = 0x7fc0; // NaN
+    const uint32_t width = (heads + 2 * kv_heads) * kDim;
+    const std::vector<float> qkv = draw_floats(rows * size_t{width});
+    const std::vector<float> rope = draw_floats(rows * size_t{kDim});
+    const std::vector<Bf16> bias = draw_bf16(width), norm = draw_bf16(kDim);
+    std::vector<int32_t> sequences(rows);
+    std::iota(sequences.begin(), sequences.end(), 0);
+    std::vector<Bf16> q(rows * size_t{heads} * kDim), one_by_one(q.size(), 0x7fc0),
+        all(q.size(), 0x7fc0);
+    std::vector<float> partial(rows * size_t{heads} * splits * (kDim + kPartialExtra));
+    const uint32_t groups = kv_heads * ((heads / kv_heads + kHeads - 1) / kHeads);
+    std::vector<uint32_t> arrived(rows * groups);
+    AttendParams p{};
+    p.positions = paged.positions.data();
+    p.partial = partial.data();
+    p.scale = 0.1F;
+    p.layer = PagedCase::kLayer;
+    p.heads = heads;
+    p.splits = splits;
+    p.heads_from = {qkv.data(),  rope.data(), {bias.data(), bias.data(), bias.data()},
+                    norm.data(), norm.data(), 1e-5F,
+                    heads,       kv_heads};
+    p.arrived = arrived.data();
+    const auto shared = std::make_unique<typename All::Shared>();
+
+    std::vector<Bf16> memory = paged.memory;
+    p.pages = paged.pages;
+    p.pages.memory = memory.data();
+    p.to = all.data();
+    emulate({groups, splits, rows}, Kernel::kThreads, [&] { All::run(p, *shared); });
+    EXPECT_EQ(arrived, std::vector<uint32_t>(arrived.size())) << "left for the next layer as found";
+
+    p.pages = paged.pages;
+    p.q = q.data();
+    p.to = one_by_one.data();
+    RopeParams rope_params{
+        p.heads_from, p.positions, sequences.data(), q.data(), paged.pages, p.layer, 0};
+    emulate({rows, (heads + 2 * kv_heads + kSmallWarps - 1) / kSmallWarps, 1}, kSmallThreads,
+            [&] { rope_store<kDim>(rope_params); });
+    emulate({groups, splits, rows}, Kernel::kThreads, [&] { Kernel::run(p, *shared); });
+    MergeShared merge;
+    if (splits > 1)
+        emulate({heads, rows, 1}, kDim, [&] { attend_merge<kDim>(p, merge); });
+    EXPECT_EQ(all, one_by_one);
+    EXPECT_EQ(memory, paged.memory) << "the newest keys and values";
+}
+
+TEST(AttendKernel, AllInOneGivesTheSameAsOneAfterTheOther) {
+    check_attend_all<128, 4>(8, 2, {0, 5, 16, 37, -1}, 1);
+    check_attend_all<128, 4>(4, 1, {130, 3, -1, 64}, 8);
+    check_attend_all<64, 2>(4, 2, {99, 15}, 3);
+    check_attend_all<64, 4>(18, 3, {40, 127}, 2);
+    check_attend_all<64, 1>(2, 2, {31, 70}, 4);
+}
+
 TEST(SmallKernels, NormTakesTheRowsThatAreAskedFor) {
     constexpr uint32_t kHidden = 576;
     const std::vector<float> from = draw_floats(3 * kHidden);
@@ -404,6 +519,7 @@ TEST(SmallKernels, EmbeddingRowsAndAnglesOfTheirPositions) {
     const std::vector<float> inverse = draw_floats(kHalf, 0.5F);
     std::vector<float> residual(2 * kHidden), rope(2 * kHalf * 2);
     std::vector<uint64_t> keys(3, 99);
+    std::vector<uint32_t> arrived(701, 99);
     EmbedParams p{tokens.data(),
                   positions.data(),
                   table.data(),
@@ -411,10 +527,12 @@ TEST(SmallKernels, EmbeddingRowsAndAnglesOfTheirPositions) {
                   residual.data(),
                   rope.data(),
                   keys.data(),
+                  arrived.data(),
                   1.25F,
                   kHidden,
                   kHalf,
-                  3};
+                  3,
+                  700};
     emulate({2, 1, 1}, kSmallThreads, [&] { embed(p); });
     for (uint32_t row = 0; row < 2; ++row) {
         for (uint32_t i = 0; i < kHidden; ++i)
@@ -427,6 +545,7 @@ TEST(SmallKernels, EmbeddingRowsAndAnglesOfTheirPositions) {
         }
     }
     EXPECT_EQ(keys, (std::vector<uint64_t>{0, 0, 0}));
+    EXPECT_EQ(std::accumulate(arrived.begin(), arrived.end(), 0U), 99U) << "all but the last";
 }
 
 TEST(SmallKernels, TheLargestLogitWinsAndOfEqualOnesTheFirst) {

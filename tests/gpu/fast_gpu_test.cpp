@@ -10,6 +10,10 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
+#include <thread>
+
 namespace berth::engine::fast {
 namespace {
 
@@ -70,12 +74,13 @@ TEST_F(FastOnGpu, WithoutGraphsWithoutOverlapAndByTallerGroups) {
     one.options.overlap = false;
     generate(one, 6, 3, "graphs without overlap");
     one.options = {};
+    one.options.stream_rows = one.options.stream_rows_pair = 0;
     one.options.row_warps = 2;
     one.options.own_rows = 48;
     for (const uint32_t sequences : {5U, 12U, 30U, 48U})
         generate(one, sequences, 3, "two warps along the rows");
     one.options = {};
-    one.options.own_rows = 0;
+    one.options.stream_rows = one.options.stream_rows_pair = one.options.own_rows = 0;
     generate(one, 6, 3, "the library alone");
 }
 
@@ -84,6 +89,7 @@ TEST_F(FastOnGpu, Fp8MatricesByEveryWay) {
     one.fp8 = true;
     for (const uint32_t sequences : {1U, 12U, 30U, 40U})
         generate(one, sequences, 4, "FP8");
+    one.options.stream_rows = one.options.stream_rows_pair = 0;
     one.options.row_warps = 2;
     generate(one, 20, 3, "FP8, two warps along the rows");
 }
@@ -94,6 +100,70 @@ TEST_F(FastOnGpu, PiecesWithLooksGiveTheSame) {
     generate(one, 4, 5, "looks");
     one.looks = {std::chrono::microseconds(1), std::chrono::microseconds(1)};
     generate(one, 4, 5, "looks at each layer");
+}
+
+TEST_F(FastOnGpu, AttentionInSeveralKernelsAndInManyPieces) {
+    Twins::Setting one = setting(wide_config(8, 2, 128));
+    one.options.attend_all = false;
+    generate(one, 9, 3, "attention in several kernels");
+    one.options.attend_all = true;
+    for (const uint32_t groups : {8U, 1056U}) {
+        one.options.attend_groups = groups;
+        generate(one, 9, 3, "attention in few and in many pieces");
+    }
+}
+
+TEST_F(FastOnGpu, StreamedProductsByFewTilesAndNotAtAll) {
+    Twins::Setting one = setting(wide_config(8, 2, 128));
+    one.options.many_tiles = false;
+    for (const uint32_t sequences : {1U, 12U, 30U})
+        generate(one, sequences, 3, "streamed, few tiles");
+    one.options.stream_rows = one.options.stream_rows_pair = 0;
+    one.options.own_rows = 48;
+    for (const uint32_t row_warps : {1U, 2U})
+        for (const uint32_t sequences : {1U, 12U, 30U}) {
+            one.options.row_warps = row_warps;
+            generate(one, sequences, 3, "not streamed");
+        }
+    one.options = {};
+    one.fp8 = true;
+    one.options.many_tiles = false;
+    for (const uint32_t sequences : {1U, 12U, 30U})
+        generate(one, sequences, 3, "streamed, few tiles, FP8");
+}
+
+// More tiles than multiprocessors, so that groups take several and some take none.
+TEST_F(FastOnGpu, WideMatricesAreSharedOutAmongGroupsThatStay) {
+    ModelConfig config = wide_config(8, 2, 128);
+    config.intermediate = 9280;
+    config.vocab = 9001;
+    for (const uint32_t sequences : {1U, 9U, 31U})
+        generate(setting(config), sequences, 2, "wide");
+    Twins::Setting fp8 = setting(config);
+    fp8.fp8 = true;
+    for (const uint32_t sequences : {2U, 31U})
+        generate(fp8, sequences, 2, "wide, FP8");
+}
+
+// The gate closes and opens all the time.
+TEST_F(FastOnGpu, ADeviceThatLooksByItselfGivesTheSame) {
+    struct alignas(4096) Page {
+        std::atomic<uint32_t> word = 1;
+    };
+    const auto page = std::make_unique<Page>();
+    Twins::Setting one = setting(wide_config(8, 2, 64));
+    one.options.device_looks = true;
+    one.gate_word = &page->word;
+    one.looks = {std::chrono::microseconds(1), std::chrono::microseconds(1)};
+    generate(one, 4, 5, "looks by the device");
+    const std::jthread closing([&page](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+            page->word.fetch_add(1);
+            for (int i = 0; i < 20'000 && !stop.stop_requested(); ++i)
+                std::this_thread::yield();
+        }
+    });
+    generate(one, 4, 8, "looks by the device at a gate that closes");
 }
 
 } // namespace

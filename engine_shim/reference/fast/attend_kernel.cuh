@@ -1,37 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernel_math.cuh"
+#include "head_math.cuh"
 
 // Attention of one query over paged keys and values, for the query heads that share a key head. The
 // context is cut into splits, one group of threads each, so that a single sequence keeps the whole
 // device busy; attend_merge() puts the pieces together. Scores are powers of two throughout.
+// run_all() does what lies before and behind it too: it makes queries, and the newest key and
+// value, out of what the product has left, stores these in their page, and merges. What it reads of
+// the context was there before the step began, so the first of it is asked for before the product
+// ends.
 namespace berth::engine::fast {
 
 template <int kDim, int kHeads>
 struct AttendKernel {
     static constexpr int kWarps = 4;
     static constexpr int kThreads = 32 * kWarps;
-    static constexpr int kLanes = kDim / 8;       // that share a token
-    static constexpr int kTogether = 32 / kLanes; // tokens of one load
-    static constexpr int kLoads = 4;
-    static constexpr int kTile = kLoads * kTogether; // tokens of one turn
+    static constexpr int kTile = 16;                    // tokens of one warp's turn
+    static constexpr int kParts = kDim / 32;            // of a key: 64 bytes, shared by 4 lanes
+    static constexpr int kLanes = kDim / 8;             // that share a value
+    static constexpr int kTogether = 32 / kLanes;       // values of one load
+    static constexpr int kLoads = kTile / kTogether;    // of values
+    static constexpr uint32_t kStride = kWarps * kTile; // a tile for each warp in turn
 
     struct Shared {
         float largest[kWarps][kHeads];
         float weight[kWarps][kHeads];
         float sums[kWarps][kHeads][kDim];
+        float shares[kWarps][kTile][kHeads]; // of the tile at hand
+        float shrink[kWarps][kHeads];
     };
 
-    // What a warp has seen so far.
+    // Scores come out of the tensor cores: a lane has those of tokens lane / 4 and 8 behind it, for
+    // two heads. Sums are per value: a lane has 8 places of every kTogether-th token.
     struct Running {
-        float largest[kHeads];
-        float weight[kHeads];
+        float largest[2];
+        float weight[2];
         float sums[kHeads][8];
     };
+    using Queries = uint32_t[kParts][4];
 
+    static __device__ void put(uint32_t (&words)[4], uint4 from) {
+        words[0] = from.x;
+        words[1] = from.y;
+        words[2] = from.z;
+        words[3] = from.w;
+    }
     static __device__ void unpack(uint4 words, float (&to)[8]) {
-        const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+        uint32_t all[4];
+        put(all, words);
 #pragma unroll
         for (int index = 0; index < 4; ++index) {
             to[2 * index] = low_of(all[index]);
@@ -39,131 +56,202 @@ struct AttendKernel {
         }
     }
 
-    static __device__ void load_queries(const AttendParams& p, uint32_t row, uint32_t first_head,
-                                        uint32_t heads, float (&q)[kHeads][8]) {
-        const uint32_t at = threadIdx.x % kLanes * 8;
+    // `first`: of the group's heads, each of kDim / 8 times 16 bytes.
+    static __device__ void load_queries(const uint4* first, uint32_t heads, Queries& q) {
+        const uint32_t lane = threadIdx.x % 32;
+        const uint32_t head = lane / 4;
 #pragma unroll
-        for (int head = 0; head < kHeads; ++head) {
-            const bool there = static_cast<uint32_t>(head) < heads;
-            const uint64_t from =
-                (static_cast<uint64_t>(row) * p.heads + first_head + static_cast<uint32_t>(head)) *
-                    kDim +
-                at;
-            unpack(there ? load_again(p.q + from) : uint4{0, 0, 0, 0}, q[head]);
-#pragma unroll
-            for (int index = 0; index < 8; ++index)
-                q[head][index] *= p.scale;
-        }
+        for (uint32_t part = 0; part < kParts; ++part)
+            put(q[part], head < kHeads && head < heads
+                             ? first[head * (kDim / 8) + part * 4 + lane % 4]
+                             : uint4{0, 0, 0, 0});
     }
 
-    // Scores of the tile, in powers of two; what lies behind the context gets none.
-    static __device__ void score(const uint4 (&keys)[kLoads], const float (&q)[kHeads][8],
-                                 const bool (&there)[kLoads], float (&scores)[kLoads][kHeads]) {
+    // Which of the context a group takes.
+    struct Part {
+        uint32_t row, split, kv_head, first_head, heads;
+        int32_t position;
+        uint32_t begin, end; // tokens
+    };
+    static __device__ Part find(const AttendParams& p) {
+        Part part;
+        const uint32_t shared_heads = p.heads / p.pages.kv_heads;
+        const uint32_t groups = (shared_heads + kHeads - 1) / kHeads;
+        part.kv_head = blockIdx.x / groups;
+        const uint32_t within = blockIdx.x % groups * kHeads;
+        part.heads = shared_heads - within < kHeads ? shared_heads - within : kHeads;
+        part.first_head = part.kv_head * shared_heads + within;
+        part.split = blockIdx.y;
+        part.row = blockIdx.z;
+        part.position = p.positions[part.row];
+        // Pieces are whole tiles, so that a warp's work does not straddle two of them.
+        const auto length = static_cast<uint32_t>(part.position + 1);
+        const uint32_t tiles = (length + kTile - 1) / kTile;
+        const uint32_t piece = (tiles + p.splits - 1) / p.splits * kTile;
+        part.begin = part.split * piece;
+        part.end = part.begin + piece < length ? part.begin + piece : length;
+        return part;
+    }
+
+    struct Tile {
+        uint4 keys[2][kParts];
+        uint4 values[kLoads];
+    };
+    static __device__ uint32_t key_token(uint32_t tile, int row) {
+        return tile + threadIdx.x % 32 / 4 + 8 * static_cast<uint32_t>(row);
+    }
+    static __device__ uint32_t value_token(uint32_t tile, int load) {
+        return tile + static_cast<uint32_t>(load) * kTogether + threadIdx.x % 32 / kLanes;
+    }
+    // Where tokens of a tile lie; its blocks are looked up once where a tile never straddles two.
+    struct Where {
+        const Bf16* base;
+        bool whole;
+    };
+    static __device__ Where where(const AttendParams& p, const Part& part, uint32_t tile) {
+        const bool whole = p.pages.block_tokens % kTile == 0;
+        return {whole ? at_token(p, part, tile) : nullptr, whole};
+    }
+    static __device__ const Bf16* at_token(const AttendParams& p, const Part& part,
+                                           uint32_t token) {
+        return page_of(p.pages, p.pages.header->table_pitch, part.row, token, 2 * p.layer) +
+               static_cast<uint64_t>(token % p.pages.block_tokens * p.pages.kv_heads +
+                                     part.kv_head) *
+                   kDim;
+    }
+    static __device__ const Bf16* at_token(const AttendParams& p, const Part& part,
+                                           const Where& where, uint32_t tile, uint32_t token) {
+        return where.whole
+                   ? where.base + static_cast<uint64_t>((token - tile) * p.pages.kv_heads) * kDim
+                   : at_token(p, part, token);
+    }
+    // What lies behind the end was never written: not even zero times it is zero.
+    static __device__ void load(const AttendParams& p, const Part& part, uint32_t tile,
+                                uint32_t end, Tile& to) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row)
+#pragma unroll
+            for (int piece = 0; piece < kParts; ++piece)
+                to.keys[row][piece] = uint4{0, 0, 0, 0};
+#pragma unroll
+        for (int load = 0; load < kLoads; ++load)
+            to.values[load] = uint4{0, 0, 0, 0};
+        if (tile >= end)
+            return;
+        const Where tokens = where(p, part, tile);
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            const uint32_t token = key_token(tile, row);
+            if (token >= end)
+                continue;
+            const Bf16* from = at_token(p, part, tokens, tile, token) + threadIdx.x % 4 * 8;
+#pragma unroll
+            for (int piece = 0; piece < kParts; ++piece)
+                to.keys[row][piece] = load_once(from + piece * 32);
+        }
 #pragma unroll
         for (int load = 0; load < kLoads; ++load) {
-            float key[8];
-            unpack(keys[load], key);
-#pragma unroll
-            for (int head = 0; head < kHeads; ++head) {
-                float sum = 0;
-#pragma unroll
-                for (int index = 0; index < 8; ++index)
-                    sum = fmaf(q[head][index], key[index], sum);
-#pragma unroll
-                for (int mask = kLanes / 2; mask > 0; mask >>= 1)
-                    sum += shuffle_xor(sum, mask);
-                scores[load][head] = there[load] ? sum : kMinusInfinity;
-            }
+            const uint32_t token = value_token(tile, load);
+            if (token < end)
+                to.values[load] = load_once(at_token(p, part, tokens, tile, token) +
+                                            p.pages.plane_stride + threadIdx.x % kLanes * 8);
         }
     }
 
-    static __device__ void take(const uint4 (&values)[kLoads], float (&scores)[kLoads][kHeads],
-                                Running& running) {
+    static __device__ void score(const Tile& tile, const Queries& q, float (&scores)[4]) {
 #pragma unroll
-        for (int head = 0; head < kHeads; ++head) {
-            float largest = scores[0][head];
+        for (int part = 0; part < kParts; ++part) {
+            uint32_t keys[2][4];
+            put(keys[0], tile.keys[0][part]);
+            put(keys[1], tile.keys[1][part]);
 #pragma unroll
-            for (int load = 1; load < kLoads; ++load)
-                largest = fmaxf(largest, scores[load][head]);
+            for (int index = 0; index < 4; index += 2)
+                multiply_add(scores, keys[0][index], keys[1][index], keys[0][index + 1],
+                             keys[1][index + 1], q[part][index], q[part][index + 1]);
+        }
+    }
+
+    static __device__ void work_on(const Tile& loaded, uint32_t tile, uint32_t end, float scale,
+                                   const Queries& q, Running& running, Shared& shared) {
+        const uint32_t warp = threadIdx.x / 32;
+        const uint32_t lane = threadIdx.x % 32;
+        float scores[4] = {0, 0, 0, 0}; // token, then head
+        score(loaded, q, scores);
 #pragma unroll
-            for (int mask = kLanes; mask < 32; mask <<= 1)
+        for (int row = 0; row < 2; ++row)
+#pragma unroll
+            for (int head = 0; head < 2; ++head) {
+                float& one = scores[row * 2 + head];
+                one = key_token(tile, row) < end ? one * scale : kMinusInfinity;
+            }
+        barrier_of_warp(); // the last tile's shares have been read
+#pragma unroll
+        for (uint32_t head = 0; head < 2; ++head) {
+            float largest = fmaxf(scores[head], scores[2 + head]);
+#pragma unroll
+            for (int mask = 4; mask < 32; mask <<= 1)
                 largest = fmaxf(largest, shuffle_xor(largest, mask));
             largest = fmaxf(largest, running.largest[head]);
             const float shrink = power_of_two(running.largest[head] - largest);
             running.largest[head] = largest;
-            running.weight[head] *= shrink;
+            const float first = power_of_two(scores[head] - largest);
+            const float second = power_of_two(scores[2 + head] - largest);
+            running.weight[head] = fmaf(running.weight[head], shrink, first + second);
+            const uint32_t column = lane % 4 * 2 + head;
+            if (column < kHeads) {
+                shared.shares[warp][lane / 4][column] = first;
+                shared.shares[warp][lane / 4 + 8][column] = second;
+                if (lane < 4)
+                    shared.shrink[warp][column] = shrink;
+            }
+        }
+        barrier_of_warp();
+#pragma unroll
+        for (int head = 0; head < kHeads; ++head) {
+            const float shrink = shared.shrink[warp][head];
 #pragma unroll
             for (int index = 0; index < 8; ++index)
                 running.sums[head][index] *= shrink;
-#pragma unroll
-            for (int load = 0; load < kLoads; ++load) {
-                scores[load][head] = power_of_two(scores[load][head] - largest);
-                running.weight[head] += scores[load][head];
-            }
         }
 #pragma unroll
         for (int load = 0; load < kLoads; ++load) {
             float value[8];
-            unpack(values[load], value);
+            unpack(loaded.values[load], value);
+            const float* shares =
+                shared.shares[warp][static_cast<uint32_t>(load) * kTogether + lane / kLanes];
 #pragma unroll
             for (int head = 0; head < kHeads; ++head)
 #pragma unroll
                 for (int index = 0; index < 8; ++index)
                     running.sums[head][index] =
-                        fmaf(scores[load][head], value[index], running.sums[head][index]);
+                        fmaf(shares[head], value[index], running.sums[head][index]);
         }
     }
-
-    // Tokens from `begin` to `end`, a tile for each warp in turn.
-    static __device__ void walk(const AttendParams& p, uint32_t row, uint32_t kv_head,
-                                uint32_t begin, uint32_t end, const float (&q)[kHeads][8],
-                                Running& running) {
-        const uint32_t lane = threadIdx.x % 32;
-        const int32_t pitch = p.pages.header->table_pitch;
-        for (uint32_t tile = begin + threadIdx.x / 32 * kTile; tile < end; tile += kWarps * kTile) {
-            uint4 keys[kLoads];
-            uint4 values[kLoads];
-            bool there[kLoads];
-#pragma unroll
-            for (int load = 0; load < kLoads; ++load) {
-                const uint32_t token =
-                    tile + static_cast<uint32_t>(load) * kTogether + lane / kLanes;
-                there[load] = token < end;
-                // What lies behind the end was never written: not even zero times it is zero.
-                keys[load] = values[load] = uint4{0, 0, 0, 0};
-                if (there[load]) {
-                    const Bf16* plane = page_of(p.pages, pitch, row, token, 2 * p.layer);
-                    const uint64_t at =
-                        static_cast<uint64_t>(token % p.pages.block_tokens * p.pages.kv_heads +
-                                              kv_head) *
-                            kDim +
-                        lane % kLanes * 8;
-                    keys[load] = load_once(plane + at);
-                    values[load] = load_once(plane + p.pages.plane_stride + at);
-                }
-            }
-            float scores[kLoads][kHeads];
-            score(keys, q, there, scores);
-            take(values, scores, running);
-        }
+    static __device__ uint32_t first_tile(const Part& part) {
+        return part.begin + threadIdx.x / 32 * kTile;
     }
 
     static __device__ void share(Running& running, Shared& shared) {
         const uint32_t warp = threadIdx.x / 32;
         const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
+        for (uint32_t head = 0; head < 2; ++head) {
+#pragma unroll
+            for (int mask = 4; mask < 32; mask <<= 1)
+                running.weight[head] += shuffle_xor(running.weight[head], mask);
+            const uint32_t column = lane * 2 + head;
+            if (lane < 4 && column < kHeads) {
+                shared.largest[warp][column] = running.largest[head];
+                shared.weight[warp][column] = running.weight[head];
+            }
+        }
+#pragma unroll
         for (int head = 0; head < kHeads; ++head) {
 #pragma unroll
-            for (int mask = kLanes; mask < 32; mask <<= 1) {
-                running.weight[head] += shuffle_xor(running.weight[head], mask);
+            for (int mask = kLanes; mask < 32; mask <<= 1)
 #pragma unroll
                 for (int index = 0; index < 8; ++index)
                     running.sums[head][index] += shuffle_xor(running.sums[head][index], mask);
-            }
-            if (lane == 0) {
-                shared.largest[warp][head] = running.largest[head];
-                shared.weight[warp][head] = running.weight[head];
-            }
             if (lane < kLanes)
 #pragma unroll
                 for (int index = 0; index < 8; ++index)
@@ -194,7 +282,7 @@ struct AttendKernel {
                 p.to[at * kDim + place] = to_bf16(weight > 0 ? sum / weight : 0.0F);
                 continue;
             }
-            float* partial = p.partial + (at * p.splits + split) * (kDim + 2);
+            float* partial = p.partial + (at * p.splits + split) * (kDim + kPartialExtra);
             partial[place] = sum;
             if (place == 0) {
                 partial[kDim] = largest;
@@ -203,40 +291,40 @@ struct AttendKernel {
         }
     }
 
-    static __device__ void run(const AttendParams& p, Shared& shared) {
-        wait_for_previous();
-        release_next();
-        const uint32_t shared_heads = p.heads / p.pages.kv_heads;
-        const uint32_t groups = (shared_heads + kHeads - 1) / kHeads;
-        const uint32_t kv_head = blockIdx.x / groups;
-        const uint32_t within = blockIdx.x % groups * kHeads;
-        const uint32_t heads = shared_heads - within < kHeads ? shared_heads - within : kHeads;
-        const uint32_t first_head = kv_head * shared_heads + within;
-        const uint32_t split = blockIdx.y;
-        const uint32_t row = blockIdx.z;
-        // Pieces are whole tiles, so that a warp's work does not straddle two of them.
-        const auto length = static_cast<uint32_t>(p.positions[row] + 1);
-        const uint32_t tiles = (length + kTile - 1) / kTile;
-        const uint32_t piece = (tiles + p.splits - 1) / p.splits * kTile;
-        const uint32_t begin = split * piece;
-        const uint32_t end = begin + piece < length ? begin + piece : length;
-        Running running;
+    static __device__ void clear(Running& running) {
 #pragma unroll
-        for (int head = 0; head < kHeads; ++head) {
+        for (int head = 0; head < 2; ++head) {
             running.largest[head] = kMinusInfinity;
             running.weight[head] = 0;
+        }
+#pragma unroll
+        for (int head = 0; head < kHeads; ++head)
 #pragma unroll
             for (int index = 0; index < 8; ++index)
                 running.sums[head][index] = 0;
-        }
-        if (begin < end) {
-            float q[kHeads][8];
-            load_queries(p, row, first_head, heads, q);
-            walk(p, row, kv_head, begin, end, q, running);
+    }
+
+    static __device__ void run(const AttendParams& p, Shared& shared) {
+        release_next();
+        wait_for_previous();
+        const Part part = find(p);
+        Running running;
+        clear(running);
+        if (part.begin < part.end) {
+            Queries q;
+            load_queries(
+                reinterpret_cast<const uint4*>(
+                    p.q + (static_cast<uint64_t>(part.row) * p.heads + part.first_head) * kDim),
+                part.heads, q);
+            for (uint32_t tile = first_tile(part); tile < part.end; tile += kStride) {
+                Tile loaded;
+                load(p, part, tile, part.end, loaded);
+                work_on(loaded, tile, part.end, p.scale, q, running, shared);
+            }
         }
         share(running, shared);
         barrier();
-        finish(p, row, split, first_head, heads, shared);
+        finish(p, part.row, part.split, part.first_head, part.heads, shared);
     }
 };
 
@@ -249,13 +337,13 @@ struct MergeShared {
 template <int kDim>
 __device__ void attend_merge(const AttendParams& p, MergeShared& shared) {
     static_assert(kDim >= kSplitsMax);
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint64_t at = static_cast<uint64_t>(blockIdx.y) * p.heads + blockIdx.x;
-    const float* partial = p.partial + at * p.splits * (kDim + 2);
+    const float* partial = p.partial + at * p.splits * (kDim + kPartialExtra);
     if (threadIdx.x < p.splits) {
-        shared.largest[threadIdx.x] = partial[threadIdx.x * (kDim + 2) + kDim];
-        shared.weight[threadIdx.x] = partial[threadIdx.x * (kDim + 2) + kDim + 1];
+        shared.largest[threadIdx.x] = partial[threadIdx.x * (kDim + kPartialExtra) + kDim];
+        shared.weight[threadIdx.x] = partial[threadIdx.x * (kDim + kPartialExtra) + kDim + 1];
     }
     barrier();
     float largest = kMinusInfinity;
@@ -268,7 +356,7 @@ __device__ void attend_merge(const AttendParams& p, MergeShared& shared) {
         // Empty pieces weigh nothing, and what they summed is zero.
         const float part =
             shared.weight[split] > 0 ? power_of_two(shared.largest[split] - largest) : 0.0F;
-        sum = fmaf(partial[split * (kDim + 2) + threadIdx.x], part, sum);
+        sum = fmaf(partial[split * (kDim + kPartialExtra) + threadIdx.x], part, sum);
         weight = fmaf(shared.weight[split], part, weight);
     }
     p.to[at * kDim + threadIdx.x] = to_bf16(weight > 0 ? sum / weight : 0.0F);

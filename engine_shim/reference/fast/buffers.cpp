@@ -12,6 +12,10 @@ namespace {
 
 constexpr uint64_t kAlignment = 256;
 constexpr uint32_t kHeaderWords = 16;
+// As measured on an H200: one piece a multiprocessor for a sequence or two, four for more.
+constexpr uint32_t kFewRows = 2;
+constexpr uint32_t kGroupsOfFewRows = 132;
+constexpr uint32_t kGroupsOfManyRows = 528;
 
 class Cutter {
   public:
@@ -39,7 +43,7 @@ uint64_t partial_floats(const Dimensions& dims, const FastLimits& limits,
     uint64_t most = 0;
     for (uint32_t rows = 1; rows <= limits.sequences; ++rows)
         most = std::max(most, uint64_t{rows} * attend_splits(dims, rows, options.attend_groups));
-    return most * dims.heads * (dims.head_dim + 2);
+    return most * dims.heads * (dims.head_dim + kPartialExtra);
 }
 
 } // namespace
@@ -53,7 +57,13 @@ uint32_t attend_groups_each(const Dimensions& dims) {
     return (dims.heads / dims.kv_heads + attend_heads(dims) - 1) / attend_heads(dims);
 }
 
+uint32_t arrived_count(const Dimensions& dims, uint32_t rows) {
+    return rows * dims.kv_heads * attend_groups_each(dims);
+}
+
 uint32_t attend_splits(const Dimensions& dims, uint32_t rows, uint32_t groups_wanted) {
+    if (groups_wanted == 0)
+        groups_wanted = rows <= kFewRows ? kGroupsOfFewRows : kGroupsOfManyRows;
     const uint32_t each = rows * dims.kv_heads * attend_groups_each(dims);
     return std::clamp(groups_wanted / std::max(each, 1U), 1U, kSplitsMax);
 }
@@ -85,11 +95,13 @@ Buffers lay_out(const Dimensions& dims, const FastLimits& limits, const FastOpti
     cutter.cut(made.mixed, rows * dims.query_width());
     cutter.cut(made.gate_up, rows * 2 * dims.intermediate);
     cutter.cut(made.active, rows * dims.intermediate);
-    cutter.cut(made.partial, partial_floats(dims, limits, options));
     cutter.cut(made.logits, uint64_t{limits.sequences} * dims.vocab);
     cutter.cut(made.keys, limits.sequences);
+    cutter.cut(made.arrived, arrived_count(dims, limits.sequences));
     cutter.cut(made.dequantised, dims.has_fp8 ? largest_matrix(dims) : 0);
     cutter.cut(made.library, kLibraryBytes);
+    // Last: the others lie at the same places whatever the options are.
+    cutter.cut(made.partial, partial_floats(dims, limits, options));
     made.bytes = round_up(cutter.used(), kAlignment);
     return made;
 }

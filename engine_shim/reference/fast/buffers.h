@@ -32,8 +32,20 @@ struct FastOptions {
     uint32_t own_rows = 16;
     uint32_t own_rows_fp8 = 32;
     uint32_t row_warps = 1;
-    // Groups that attention is cut into for a few sequences, so that all of the device works.
-    uint32_t attend_groups = 264;
+    // Products that stream their weights: up to so many rows, gated pairs up to others. Of tiles
+    // they take few or, where there are, more at a time.
+    uint32_t stream_rows = 32;
+    uint32_t stream_rows_pair = 32;
+    bool many_tiles = true;
+    // Bytes of x that one group may read for a bf16 matrix that is no pair: where it is more the
+    // library, which shares it better, is faster. 0: any.
+    uint32_t stream_input_max = 0;
+    // Single queries by one kernel that also rotates, stores and merges.
+    bool attend_all = true;
+    // Groups that attention is cut into, so that all of the device works; 0: by the rows.
+    uint32_t attend_groups = 0;
+    // Where the gate is looked at: between pieces, by the host, or by the device in one graph.
+    bool device_looks = false;
     bool graphs = true;
     bool overlap = true; // kernels of a graph may begin while the one before ends
 };
@@ -43,6 +55,8 @@ uint32_t attend_splits(const Dimensions& dims, uint32_t rows, uint32_t groups_wa
 // Query heads of one group, and groups of one key head.
 uint32_t attend_heads(const Dimensions& dims);
 uint32_t attend_groups_each(const Dimensions& dims);
+// Words of Buffers::arrived for so many single queries.
+uint32_t arrived_count(const Dimensions& dims, uint32_t rows);
 
 // Everything between a step's begin and end, at places that never change, so that recorded graphs
 // stay right. No contents outlive a step: the memory may be taken away and given back in between.
@@ -68,6 +82,7 @@ struct Buffers {
     float* partial = nullptr;
     float* logits = nullptr;
     uint64_t* keys = nullptr;
+    uint32_t* arrived = nullptr; // pieces of attention that are done
     Bf16* dequantised = nullptr;
     std::byte* library = nullptr;
 

@@ -34,6 +34,7 @@ void load_driver(CudaEntries& from, CudaApi& api) {
     from.need(api.module_load_data, "cuModuleLoadData");
     from.need(api.module_unload, "cuModuleUnload");
     from.need(api.module_get_function, "cuModuleGetFunction");
+    from.need(api.func_set_attribute, "cuFuncSetAttribute");
     from.need(api.launch_kernel, "cuLaunchKernelEx");
     from.need(api.host_alloc, "cuMemHostAlloc");
     from.need(api.host_free, "cuMemFreeHost");
@@ -48,6 +49,14 @@ void load_driver(CudaEntries& from, CudaApi& api) {
     from.need(api.graph_launch, "cuGraphLaunch");
     from.need(api.graph_exec_destroy, "cuGraphExecDestroy");
     from.need(api.graph_destroy, "cuGraphDestroy");
+    from.want(api.graph_create, "cuGraphCreate", 12000);
+    from.want(api.graph_add_kernel, "cuGraphAddKernelNode", 12000);
+    from.want(api.graph_add_node, "cuGraphAddNode", 12030);
+    from.want(api.conditional_create, "cuGraphConditionalHandleCreate", 12030);
+    from.want(api.begin_capture_to, "cuStreamBeginCaptureToGraph", 12030);
+    from.want(api.host_register, "cuMemHostRegister", 12000);
+    from.want(api.host_unregister, "cuMemHostUnregister", 12000);
+    from.want(api.host_device_pointer, "cuMemHostGetDevicePointer", 12000);
 }
 
 void load_blas(LibraryEntries& from, CudaApi& api) {

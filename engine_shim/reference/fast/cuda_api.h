@@ -21,6 +21,7 @@ struct CudaApi {
     decltype(&::cuModuleLoadData) module_load_data = nullptr;
     decltype(&::cuModuleUnload) module_unload = nullptr;
     decltype(&::cuModuleGetFunction) module_get_function = nullptr;
+    decltype(&::cuFuncSetAttribute) func_set_attribute = nullptr;
     decltype(&::cuLaunchKernelEx) launch_kernel = nullptr;
     decltype(&::cuMemHostAlloc) host_alloc = nullptr;
     decltype(&::cuMemFreeHost) host_free = nullptr;
@@ -35,6 +36,17 @@ struct CudaApi {
     decltype(&::cuGraphLaunch) graph_launch = nullptr;
     decltype(&::cuGraphExecDestroy) graph_exec_destroy = nullptr;
     decltype(&::cuGraphDestroy) graph_destroy = nullptr;
+
+    // Null with a driver before 12.3: for graphs that look at the gate.
+    decltype(&::cuGraphCreate) graph_create = nullptr;
+    decltype(&::cuGraphAddKernelNode) graph_add_kernel = nullptr;
+    CUresult (*graph_add_node)(CUgraphNode*, CUgraph, const CUgraphNode*, const CUgraphEdgeData*,
+                               size_t, CUgraphNodeParams*) = nullptr;
+    decltype(&::cuGraphConditionalHandleCreate) conditional_create = nullptr;
+    decltype(&::cuStreamBeginCaptureToGraph) begin_capture_to = nullptr;
+    decltype(&::cuMemHostRegister) host_register = nullptr;
+    decltype(&::cuMemHostUnregister) host_unregister = nullptr;
+    decltype(&::cuMemHostGetDevicePointer) host_device_pointer = nullptr;
 
     // cuBLAS, whose header is not needed for these.
     using BlasHandle = void*;

@@ -44,6 +44,7 @@ Status attend_with_torch(Queue& queue, const ChunkAttention& attention) {
     BERTH_TRY(queue.launch({Kernel::kGather,
                             {attention.contexts, 1, 1},
                             std::min(kGatherThreads, (row / 8 + 31) / 32 * 32),
+                            0,
                             &gather,
                             sizeof gather}));
     const int64_t starts = int64_t{attention.items} + 1;

@@ -3,6 +3,7 @@
 
 #include "engine_shim/reference/fast/buffers.h"
 #include "engine_shim/reference/fast/cuda_api.h"
+#include "engine_shim/reference/fast/gated_graph.h"
 #include "engine_shim/reference/fast/kernel_image.h"
 
 #include <fmt/format.h>
@@ -28,8 +29,8 @@ CUdeviceptr address(const void* at) {
 
 class CudaGraph final : public RecordedGraph {
   public:
-    CudaGraph(const CudaApi& api, CUcontext context, CUgraph graph)
-        : api_(api), context_(context), graph_(graph) {}
+    CudaGraph(const CudaApi& api, CUcontext context, CUgraph graph, bool is_gated)
+        : api_(api), context_(context), is_gated_(is_gated), graph_(graph) {}
     ~CudaGraph() override {
         (void)api_.ctx_set_current(context_);
         if (exec_ != nullptr)
@@ -41,7 +42,8 @@ class CudaGraph final : public RecordedGraph {
         BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
         BERTH_TRY(
             api_.check(api_.graph_instantiate(&exec_, graph_, 0), "cuGraphInstantiateWithFlags"));
-        (void)api_.graph_destroy(std::exchange(graph_, nullptr));
+        if (!is_gated_) // whose sections' graphs are parts of it
+            (void)api_.graph_destroy(std::exchange(graph_, nullptr));
         return {};
     }
     CUgraphExec exec() const { return exec_; }
@@ -49,6 +51,7 @@ class CudaGraph final : public RecordedGraph {
   private:
     const CudaApi& api_;
     const CUcontext context_;
+    const bool is_gated_;
     CUgraph graph_;
     CUgraphExec exec_ = nullptr;
 };
@@ -60,6 +63,7 @@ class CudaQueue final : public Queue {
     Status open();
     Status use(const CudaQueueOptions& options);
 
+    DeviceFacts facts() const override { return facts_; }
     Status launch(const Launch& launch) override;
     Status multiply(const LibraryProduct& product) override;
     Status attend_chunk(const ChunkAttention& attention) override {
@@ -73,22 +77,30 @@ class CudaQueue final : public Queue {
     Result<std::byte*> host_buffer(size_t bytes) override;
     Status begin_recording() override;
     Result<std::unique_ptr<RecordedGraph>> end_recording() override;
+    Result<std::unique_ptr<RecordedGraph>> record_gated(const GatedSections& sections) override;
+    Result<const uint32_t*> share_word(const std::atomic<uint32_t>* word) override;
     Status start(RecordedGraph& graph) override;
 
   private:
     Status check_blas(int status, const char* call) const;
     Status use_stream(CUstream stream);
+    Status read_facts();
+    Status share_out_memory();
 
     const CudaApi& api_;
     CudaQueueOptions options_;
     CUdevice device_ = 0;
+    DeviceFacts facts_;
     CUcontext context_ = nullptr;
     CUmodule module_ = nullptr;
     CUstream recording_stream_ = nullptr;
     CudaApi::BlasHandle blas_ = nullptr;
     bool recording_ = false;
     std::array<CUfunction, kKernels> functions_{};
+    CUmodule look_module_ = nullptr;
+    CUfunction look_ = nullptr;
     std::vector<void*> host_;
+    std::vector<void*> registered_; // pages of others
 };
 
 CudaQueue::~CudaQueue() {
@@ -102,8 +114,11 @@ CudaQueue::~CudaQueue() {
         (void)api_.stream_destroy(recording_stream_);
     for (void* buffer : host_)
         (void)api_.host_free(buffer);
-    if (module_ != nullptr)
-        (void)api_.module_unload(module_);
+    for (void* page : registered_)
+        (void)api_.host_unregister(page);
+    for (CUmodule module : {module_, look_module_})
+        if (module != nullptr)
+            (void)api_.module_unload(module);
     (void)api_.primary_ctx_release(device_);
 }
 
@@ -127,9 +142,46 @@ Status CudaQueue::open() {
         BERTH_TRY(api_.check(
             api_.module_get_function(&functions_[kernel], module_, kKernelNames[kernel].data()),
             kKernelNames[kernel].data()));
+    if (!look_image().empty() &&
+        api_.module_load_data(&look_module_, look_image().data()) == CUDA_SUCCESS)
+        BERTH_TRY(
+            api_.check(api_.module_get_function(&look_, look_module_, "berth_look"), "berth_look"));
+    BERTH_TRY(read_facts());
+    BERTH_TRY(share_out_memory());
     BERTH_TRY(api_.check(api_.stream_create(&recording_stream_, CU_STREAM_NON_BLOCKING),
                          "cuStreamCreate"));
     return check_blas(api_.blas_create(&blas_), "cublasCreate");
+}
+
+Status CudaQueue::read_facts() {
+    const auto read = [this](CUdevice_attribute attribute, uint32_t& to) -> Status {
+        int value = 0;
+        BERTH_TRY(api_.check(api_.device_get_attribute(&value, attribute, device_),
+                             "cuDeviceGetAttribute"));
+        to = static_cast<uint32_t>(value);
+        return {};
+    };
+    BERTH_TRY(read(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, facts_.multiprocessors));
+    return read(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, facts_.shared_bytes);
+}
+
+// Where products stream through shared memory all kernels ask for the same division of the first
+// cache: multiprocessors change it only when they are empty, and kernels could not overlap.
+Status CudaQueue::share_out_memory() {
+    const uint32_t largest = stream_shared_bytes(32, true);
+    const auto set = [this](uint32_t kernel, CUfunction_attribute attribute, uint32_t value) {
+        return api_.check(
+            api_.func_set_attribute(functions_[kernel], attribute, static_cast<int>(value)),
+            "cuFuncSetAttribute");
+    };
+    if (facts_.shared_bytes < largest)
+        return {};
+    for (uint32_t kernel = 0; kernel < kKernels; ++kernel) {
+        BERTH_TRY(set(kernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100));
+        if (kernel >= kFirstStream)
+            BERTH_TRY(set(kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, largest));
+    }
+    return {};
 }
 
 Status CudaQueue::use(const CudaQueueOptions& options) {
@@ -161,6 +213,7 @@ Status CudaQueue::launch(const Launch& launch) {
     config.gridDimZ = launch.blocks[2];
     config.blockDimX = launch.threads;
     config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = launch.shared_bytes;
     config.hStream = recording_ ? recording_stream_ : nullptr;
     if (recording_ && launch.overlap) {
         config.attrs = &overlap;
@@ -221,7 +274,40 @@ Result<std::unique_ptr<RecordedGraph>> CudaQueue::end_recording() {
         api_.check(api_.end_capture(recording_stream_, &graph), "cuStreamEndCapture");
     BERTH_TRY(use_stream(nullptr));
     BERTH_TRY(ended);
-    return std::make_unique<CudaGraph>(api_, context_, graph);
+    return std::make_unique<CudaGraph>(api_, context_, graph, false);
+}
+
+Result<std::unique_ptr<RecordedGraph>> CudaQueue::record_gated(const GatedSections& sections) {
+    BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
+    BERTH_TRY(use_stream(recording_stream_));
+    recording_ = true;
+    auto graph = build_gated({api_, context_, recording_stream_, look_}, sections);
+    recording_ = false;
+    BERTH_TRY(use_stream(nullptr));
+    if (!graph)
+        return fail(graph.error());
+    return std::make_unique<CudaGraph>(api_, context_, *graph, true);
+}
+
+// Whole pages are what can be shared; the word's is, for as long as the queue lives.
+Result<const uint32_t*> CudaQueue::share_word(const std::atomic<uint32_t>* word) {
+    constexpr uintptr_t kPage = 4096;
+    const auto at = reinterpret_cast<uintptr_t>(word);
+    if (api_.host_register == nullptr || api_.host_device_pointer == nullptr)
+        return fail(ErrorCode::kUnsupported, "the driver shares no host memory with the device");
+    BERTH_TRY(api_.check(api_.ctx_set_current(context_), "cuCtxSetCurrent"));
+    auto* page = reinterpret_cast<void*>(at / kPage * kPage);
+    CUresult shared = api_.host_register(page, kPage, CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (shared != CUDA_SUCCESS && shared != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+        shared = api_.host_register(page, kPage,
+                                    CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY);
+    if (shared == CUDA_SUCCESS)
+        registered_.push_back(page);
+    else if (shared != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+        return fail(api_.check(shared, "cuMemHostRegister").error());
+    CUdeviceptr seen = 0;
+    BERTH_TRY(api_.check(api_.host_device_pointer(&seen, page, 0), "cuMemHostGetDevicePointer"));
+    return reinterpret_cast<const uint32_t*>(seen + at % kPage);
 }
 
 Status CudaQueue::start(RecordedGraph& graph) {

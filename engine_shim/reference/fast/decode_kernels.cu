@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry points of the engine's kernels. Compiled to a fatbin that is embedded into the engine
 // and loaded through the driver; nothing here runs on the host.
-#include "attend_kernel.cuh"
+#include "attend_all.cuh"
 #include "matrix_kernel.cuh"
 #include "small_kernels.cuh"
+#include "stream_kernel.cuh"
 
 using namespace berth::engine::fast;
 
@@ -33,6 +34,32 @@ using namespace berth::engine::fast;
 BERTH_MATRICES(bf16, Bf16Weight)
 BERTH_MATRICES(fp8, Fp8Weight)
 
+#define BERTH_STREAM(name, weight, columns, matrices, tiles)                                       \
+    extern "C" __global__ void __launch_bounds__(kStreamThreads, 1)                                \
+        berth_stream_##name(const __grid_constant__ MatrixParams p) {                              \
+        using Kernel = StreamKernel<weight, columns, matrices, tiles>;                             \
+        extern __shared__ uint4 shared[];                                                          \
+        Kernel::run(p, *reinterpret_cast<Kernel::Shared*>(shared));                                \
+    }
+
+// Rows of x, plain or pair, few or many tiles of a pass.
+#define BERTH_STREAMS(kind, weight, pairs)                                                         \
+    BERTH_STREAM(kind##_8_few, weight, 1, 1, 2)                                                    \
+    BERTH_STREAM(kind##_8_many, weight, 1, 1, 3)                                                   \
+    BERTH_STREAM(kind##_16_few, weight, 2, 1, 2)                                                   \
+    BERTH_STREAM(kind##_16_many, weight, 2, 1, 3)                                                  \
+    BERTH_STREAM(kind##_32_few, weight, 4, 1, 2)                                                   \
+    BERTH_STREAM(kind##_32_many, weight, 4, 1, 3)                                                  \
+    BERTH_STREAM(kind##_pair_8_few, weight, 1, 2, 1)                                               \
+    BERTH_STREAM(kind##_pair_8_many, weight, 1, 2, pairs)                                          \
+    BERTH_STREAM(kind##_pair_16_few, weight, 2, 2, 1)                                              \
+    BERTH_STREAM(kind##_pair_16_many, weight, 2, 2, pairs)                                         \
+    BERTH_STREAM(kind##_pair_32_few, weight, 4, 2, 1)                                              \
+    BERTH_STREAM(kind##_pair_32_many, weight, 4, 2, pairs)
+
+BERTH_STREAMS(bf16, Bf16Weight, 2)
+BERTH_STREAMS(fp8, Fp8Weight, 1)
+
 #define BERTH_ATTEND(dim, heads)                                                                   \
     extern "C" __global__ void __launch_bounds__(128)                                              \
         berth_attend_##dim##_##heads(const __grid_constant__ AttendParams p) {                     \
@@ -47,6 +74,21 @@ BERTH_ATTEND(64, 4)
 BERTH_ATTEND(128, 1)
 BERTH_ATTEND(128, 2)
 BERTH_ATTEND(128, 4)
+
+#define BERTH_ATTEND_ALL(dim, heads)                                                               \
+    extern "C" __global__ void __launch_bounds__(128)                                              \
+        berth_attend_all_##dim##_##heads(const __grid_constant__ AttendParams p) {                 \
+        using Kernel = AttendAll<dim, heads>;                                                      \
+        __shared__ Kernel::Shared shared;                                                          \
+        Kernel::run(p, shared);                                                                    \
+    }
+
+BERTH_ATTEND_ALL(64, 1)
+BERTH_ATTEND_ALL(64, 2)
+BERTH_ATTEND_ALL(64, 4)
+BERTH_ATTEND_ALL(128, 1)
+BERTH_ATTEND_ALL(128, 2)
+BERTH_ATTEND_ALL(128, 4)
 
 #define BERTH_MERGE(dim)                                                                           \
     extern "C" __global__ void __launch_bounds__(dim)                                              \

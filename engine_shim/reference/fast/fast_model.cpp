@@ -39,12 +39,30 @@ Result<std::unique_ptr<FastModel>> FastModel::make(Parts parts) {
     BERTH_ASSIGN(
         std::byte * host,
         parts.queue.host_buffer(keys_at(buffers) + parts.limits.sequences * sizeof(uint64_t)));
-    return std::unique_ptr<FastModel>(new FastModel(std::move(parts), buffers, host));
+    const bool device_looks = parts.options.device_looks && parts.looks.any();
+    std::unique_ptr<FastModel> made(new FastModel(std::move(parts), buffers, host));
+    if (device_looks)
+        made->share_gate_word();
+    return made;
+}
+
+// Without it the host looks between pieces.
+void FastModel::share_gate_word() {
+    if (gate_word_ == nullptr)
+        return;
+    const auto shared = queue_.share_word(gate_word_);
+    if (shared)
+        device_word_ = *shared;
+    else
+        warning_ = fmt::format("the device cannot look at the gate by itself, the host looks "
+                               "between pieces of a step: {}",
+                               shared.error().message);
 }
 
 FastModel::FastModel(Parts parts, const Buffers& buffers, std::byte* host)
     : queue_(parts.queue), dims_(parts.dims), limits_(parts.limits), options_(parts.options),
-      look_limits_(parts.looks), contexts_max_(parts.contexts_max), buffers_(buffers),
+      look_limits_(parts.looks), contexts_max_(parts.contexts_max), gate_word_(parts.gate_word),
+      buffers_(buffers),
       layers_(parts.dims, std::move(parts.weights), buffers, parts.pages, parts.options),
       host_(host), input_(buffers, parts.limits, std::move(parts.inverse), host) {}
 
@@ -98,6 +116,33 @@ Result<bool> FastModel::run_recorded(RecordedStep& step, const LayerHook& hook) 
     return true;
 }
 
+// The word is read before the gate is looked at, so that the device sees what changes in between.
+Result<bool> FastModel::run_gated(RecordedStep& step, const LayerHook& hook) {
+    for (uint32_t section = 0; section < step.sections;) {
+        uint32_t word = 0;
+        do {
+            word = gate_word_->load();
+            if (!look(hook, section * step.layers_each))
+                return false;
+        } while (word != gate_word_->load());
+        const uint32_t begun_at = section;
+        input_.set_look(word, section);
+        BERTH_TRY(queue_.copy_in(buffers_.header, host_,
+                                 section == 0 ? input_.used_bytes() : sizeof(StepHeader)));
+        const auto begun = Clock::now();
+        BERTH_TRY(queue_.start(*step.pieces.front().graph));
+        BERTH_TRY(queue_.copy_out(host_, buffers_.header, sizeof(StepHeader)));
+        BERTH_TRY(queue_.wait());
+        section = input_.header().next_section;
+        if (section < step.sections)
+            ++cut_short_;
+        else if (begun_at == 0)
+            pace_.note(step.rows, layers_.count() + 1, Clock::now() - begun);
+    }
+    ++graph_steps_;
+    return true;
+}
+
 Result<FastModel::Outcome> FastModel::collect(std::span<const StepItem> items, bool all_rows) {
     Outcome outcome;
     outcome.logits = buffers_.logits;
@@ -140,7 +185,8 @@ Result<std::optional<FastModel::Outcome>> FastModel::step(std::span<const StepIt
         rows > 0 ? input_.write_singles(items, rows) : input_.write(items, contexts_max_);
     bool finished = false;
     if (recorded != nullptr && recorded->ready.load(std::memory_order_acquire)) {
-        BERTH_ASSIGN(finished, run_recorded(*recorded, hook));
+        BERTH_ASSIGN(finished, recorded->sections > 0 ? run_gated(*recorded, hook)
+                                                      : run_recorded(*recorded, hook));
     } else {
         BERTH_ASSIGN(finished, run_plain(shape, hook));
     }
@@ -182,6 +228,27 @@ Status FastModel::record_piece(RecordedStep& step, const StepShape& shape, uint3
     return {};
 }
 
+// The head is a section of its own.
+Status FastModel::record_gated(RecordedStep& step, const StepShape& shape) {
+    const uint32_t count = layers_.count();
+    const uint32_t each = step.layers_each;
+    step.sections = (count + each - 1) / each + 1;
+    const auto record = [&](uint32_t section) -> Status {
+        if (section + 1 == step.sections)
+            return layers_.end(queue_, shape);
+        if (section == 0)
+            BERTH_TRY(layers_.begin(queue_, shape));
+        const uint32_t end = std::min((section + 1) * each, count);
+        for (uint32_t layer = section * each; layer < end; ++layer)
+            BERTH_TRY(layers_.layer(queue_, shape, layer));
+        return {};
+    };
+    BERTH_ASSIGN(auto graph,
+                 queue_.record_gated({step.sections, device_word_, buffers_.header, record}));
+    step.pieces.push_back({0, count, std::move(graph)});
+    return {};
+}
+
 Status FastModel::record(uint32_t rows) {
     auto step = std::make_unique<RecordedStep>();
     const uint32_t count = layers_.count();
@@ -189,6 +256,11 @@ Status FastModel::record(uint32_t rows) {
     step->rows = rows;
     step->layers_each = looks ? pace_.layers_within(rows, look_limits_.decode, count) : count;
     const StepShape shape{rows, rows, rows, {}};
+    if (looks && device_word_ != nullptr) {
+        BERTH_TRY(record_gated(*step, shape));
+        shelf_.keep(std::move(step));
+        return {};
+    }
     for (uint32_t first = 0; first < count; first += step->layers_each)
         BERTH_TRY(
             record_piece(*step, shape, first, std::min(step->layers_each, count - first), !looks));

@@ -6,6 +6,7 @@
 #include "engine_shim/reference/fast/pace.h"
 #include "engine_shim/reference/model/step_model.h"
 
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <span>
@@ -40,6 +41,8 @@ class FastModel {
         FastLimits limits;
         FastOptions options;
         LookLimits looks;
+        // The gate's word, which changes whenever the gate may close; for looks by the device.
+        const std::atomic<uint32_t>* gate_word = nullptr;
         uint32_t contexts_max = 0; // tokens whose keys and values are gathered at once
     };
     static Result<std::unique_ptr<FastModel>> make(Parts parts);
@@ -65,11 +68,15 @@ class FastModel {
     const Layers& layers() const { return layers_; }
     uint64_t graph_steps() const { return graph_steps_; }
     uint64_t looks() const { return looks_; }
+    uint64_t cut_short() const { return cut_short_; } // graphs that found the gate closed
 
   private:
     FastModel(Parts parts, const Buffers& buffers, std::byte* host);
+    void share_gate_word();
     Result<bool> run_plain(const StepShape& shape, const LayerHook& hook);
     Result<bool> run_recorded(RecordedStep& step, const LayerHook& hook);
+    Result<bool> run_gated(RecordedStep& step, const LayerHook& hook);
+    Status record_gated(RecordedStep& step, const StepShape& shape);
     Result<Outcome> collect(std::span<const StepItem> items, bool all_rows);
     // 0: the step is no graph's, for it is no single token of each sequence.
     uint32_t graph_rows(std::span<const StepItem> items) const;
@@ -87,6 +94,8 @@ class FastModel {
     const FastOptions options_;
     const LookLimits look_limits_;
     const uint32_t contexts_max_;
+    const std::atomic<uint32_t>* const gate_word_;
+    const uint32_t* device_word_ = nullptr; // the same as the device sees it
     const Buffers buffers_;
     const Layers layers_;
     std::byte* const host_; // input, then keys
@@ -100,6 +109,7 @@ class FastModel {
     uint64_t steps_ = 0;
     uint64_t graph_steps_ = 0;
     uint64_t looks_ = 0;
+    uint64_t cut_short_ = 0;
 };
 
 } // namespace berth::engine::fast

@@ -21,12 +21,39 @@ __device__ inline uint4 load_again(const void* from) {
     return *static_cast<const uint4*>(from);
 }
 
+// 16 bytes to shared memory, on their own; zeros where they are not `there`. Those asked for since
+// the last end_of_copies() belong together. After wait_for_copies<n>() all but the last n such are
+// there, for the thread that has asked for them.
+__device__ inline void copy_by_itself(uint4* to, const void* from, bool there) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from),
+                   "r"(there ? 16 : 0)
+                 : "memory");
+}
+__device__ inline void copy_word_by_itself(float* to, const float* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+                 :
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
+                 : "memory");
+}
+__device__ inline void end_of_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kLeft>
+__device__ inline void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
+}
+
 template <typename T>
 __device__ inline T shuffle_xor(T value, int mask) {
     return __shfl_xor_sync(kAllLanes, value, mask);
 }
 __device__ inline void barrier() {
     __syncthreads();
+}
+__device__ inline void barrier_of_warp() {
+    __syncwarp();
 }
 
 // Where kernels of one stream may overlap: nothing that the kernel before wrote is read, and
@@ -79,6 +106,18 @@ __device__ inline uint32_t as_bits(float x) {
 }
 __device__ inline void sine_cosine(float angle, float& sine, float& cosine) {
     sincosf(angle, &sine, &cosine);
+}
+// Between groups: what was written before the one is seen behind the other.
+__device__ inline void fence() {
+    __threadfence();
+}
+__device__ inline uint32_t count_up(uint32_t* at) {
+    return atomicAdd(at, 1U);
+}
+// Past the first cache: what other groups of the same kernel have written.
+template <typename T>
+__device__ inline T load_fresh(const T* from) {
+    return __ldcg(from);
 }
 __device__ inline void keep_largest(uint64_t* at, uint64_t value) {
     atomicMax(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));

@@ -22,6 +22,7 @@ struct RecordedStep {
     };
     uint32_t rows = 0;
     uint32_t layers_each = 0;
+    uint32_t sections = 0; // above 0: one graph that looks at the gate by itself, so many times
     std::vector<Piece> pieces;
     std::atomic<bool> ready = false;
     std::atomic<bool> failed = false; // it never will be ready

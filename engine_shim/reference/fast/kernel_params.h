@@ -14,6 +14,17 @@ using Bf16 = uint16_t;
 // words of the step's input, in device memory.
 struct StepHeader {
     int32_t table_pitch; // entries of one sequence in the block tables
+    // Of a graph that looks at the gate by itself: the word that stands for an open gate, and the
+    // next section to be done, which the device counts on.
+    uint32_t open_word;
+    uint32_t next_section;
+};
+
+struct LookParams {
+    uint64_t handle;      // the condition of the section behind it
+    const uint32_t* word; // the gate's, in the host's memory
+    StepHeader* header;
+    uint32_t section;
 };
 
 // The paged keys and values: block, layer, key or value, token, head, place.
@@ -35,10 +46,12 @@ struct EmbedParams {
     float* residual;      // [rows][hidden]
     float* rope;          // [rows][head_dim / 2][cosine, sine]
     uint64_t* keys;       // [key_count], set to 0
+    uint32_t* arrived;    // [arrived_count], set to 0
     float rope_scale;
     uint32_t hidden;
     uint32_t half;
     uint32_t key_count;
+    uint32_t arrived_count;
 };
 
 struct NormParams {
@@ -49,6 +62,14 @@ struct NormParams {
     float epsilon;
     uint32_t hidden;
 };
+
+// The products that stream weights through shared memory (stream_kernel.cuh).
+inline constexpr uint32_t kStreamThreads = 256;
+inline constexpr uint32_t kStreamQueueBytes = 192U << 10;
+constexpr uint32_t stream_shared_bytes(uint32_t columns, bool pair) {
+    return kStreamQueueBytes +
+           kStreamThreads / 32 * (pair ? 2 : 1) * 16 * ((columns < 16 ? 8 : 16) + 1) * 4;
+}
 
 enum MatrixMode : uint32_t { kStore = 0, kAdd = 1, kSiluTimes = 2 };
 
@@ -67,34 +88,47 @@ struct MatrixParams {
     MatrixMode mode;
 };
 
-struct RopeParams {
-    const float* qkv;         // [rows][(heads + 2 * kv_heads) * head_dim]
-    const int32_t* positions; // [rows]
-    const int32_t* sequences; // [rows]: whose block table
+// What queries, keys and values are made of.
+struct HeadParams {
+    const float* qkv; // [rows][(heads + 2 * kv_heads) * head_dim]
     const float* rope;
     const Bf16* bias[3]; // of queries, keys, values; null: none
     const Bf16* q_norm;  // [head_dim]; null: none
     const Bf16* k_norm;
-    Bf16* q; // [rows][heads * head_dim]
-    Pages pages;
     float epsilon;
-    uint32_t layer;
     uint32_t heads;
+    uint32_t kv_heads;
+};
+
+struct RopeParams {
+    HeadParams from;
+    const int32_t* positions; // [rows]
+    const int32_t* sequences; // [rows]: whose block table
+    Bf16* q;                  // [rows][heads * head_dim]
+    Pages pages;
+    uint32_t layer;
+    uint32_t first_row; // those before are done elsewhere
 };
 
 inline constexpr uint32_t kSplitsMax = 64;
+inline constexpr uint32_t kPartialExtra =
+    4; // behind a piece's sums: largest score, weight, nothing
 
 // Attention of single queries over paged context, cut into `splits` pieces.
 struct AttendParams {
     const Bf16* q; // [rows][heads * head_dim]
     const int32_t* positions;
     Pages pages;
-    float* partial; // [rows][heads][splits][head_dim + 2]: sums, largest score, sum of weights
+    float* partial; // [rows][heads][splits][head_dim + kPartialExtra]
     Bf16* to;       // [rows][heads * head_dim]
     float scale;    // of scores, by powers of two
     uint32_t layer;
     uint32_t heads;
     uint32_t splits;
+    // Of the kernel that also rotates and stores, and merges the pieces: instead of q and of
+    // RopeParams' own.
+    HeadParams heads_from;
+    uint32_t* arrived; // [rows][groups of heads]: pieces that are done; 0 before and after
 };
 
 struct SiluParams {

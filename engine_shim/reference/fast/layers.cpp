@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/fast/layers.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -18,9 +19,21 @@ uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
 
-Kernel attend_kernel(uint32_t head_dim, uint32_t heads) {
-    const auto first =
-        static_cast<uint32_t>(head_dim == 64 ? Kernel::kAttend64x1 : Kernel::kAttend128x1);
+uint32_t tiles_of(std::span<const Matrix> parts) {
+    uint32_t tiles = 0;
+    for (const Matrix& part : parts)
+        tiles += ceil_div(part.n, kTileRows);
+    return tiles;
+}
+
+// Rows of x that one group takes.
+uint32_t columns_for(uint32_t rows) {
+    return rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
+}
+
+Kernel attend_kernel(uint32_t head_dim, uint32_t heads, bool all) {
+    const Kernel small = all ? Kernel::kAttendAll64x1 : Kernel::kAttend64x1;
+    const auto first = static_cast<uint32_t>(small) + (head_dim == 64 ? 0U : 3U);
     return static_cast<Kernel>(first + (heads == 1 ? 0U : heads == 2 ? 1U : 2U));
 }
 
@@ -47,6 +60,8 @@ Status Layers::begin(Queue& queue, const StepShape& shape) const {
     p.hidden = dims_.hidden;
     p.half = dims_.head_dim / 2;
     p.key_count = shape.logit_rows;
+    p.arrived = buffers_.arrived;
+    p.arrived_count = arrived_count(dims_, shape.singles);
     return launch(queue, Kernel::kEmbed, {shape.rows, 1, 1}, kThreads, p);
 }
 
@@ -60,10 +75,40 @@ bool Layers::by_own_kernel(const Matrix& matrix, uint32_t rows) const {
     return rows <= (matrix.fp8() ? options_.own_rows_fp8 : options_.own_rows);
 }
 
+bool Layers::streams(const Queue& queue, std::span<const Matrix> parts, uint32_t rows,
+                     MatrixMode mode) const {
+    const bool pair = mode == kSiluTimes;
+    const DeviceFacts facts = queue.facts();
+    if (rows > (pair ? options_.stream_rows_pair : options_.stream_rows) ||
+        facts.shared_bytes < stream_shared_bytes(32, true))
+        return false;
+    if (pair || parts[0].fp8() || options_.stream_input_max == 0)
+        return true;
+    const uint32_t passes =
+        ceil_div(ceil_div(tiles_of(parts), facts.multiprocessors), kStreamManyTiles);
+    return uint64_t{passes} * rows * parts[0].k * sizeof(Bf16) <= options_.stream_input_max;
+}
+
 Status Layers::product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                        uint32_t rows, MatrixMode mode) const {
-    return by_own_kernel(parts[0], rows) ? own_product(queue, parts, x, to, rows, mode)
-                                         : library_product(queue, parts, x, to, rows, mode);
+    return streams(queue, parts, rows, mode) || by_own_kernel(parts[0], rows)
+               ? own_product(queue, parts, x, to, rows, mode)
+               : library_product(queue, parts, x, to, rows, mode);
+}
+
+Status Layers::streamed_product(Queue& queue, const MatrixParams& p, bool fp8,
+                                uint32_t tiles) const {
+    const bool pair = p.mode == kSiluTimes;
+    const uint32_t columns = columns_for(p.m);
+    const uint32_t groups = std::min(queue.facts().multiprocessors, tiles);
+    const bool many = options_.many_tiles && (pair || ceil_div(tiles, groups) > kStreamFewTiles);
+    return queue.launch({stream_kernel({fp8, pair, columns, many ? 2U : 1U}),
+                         {groups, ceil_div(p.m, columns), 1},
+                         kStreamThreads,
+                         stream_shared_bytes(columns, pair),
+                         &p,
+                         sizeof p,
+                         options_.overlap});
 }
 
 Status Layers::own_product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
@@ -86,7 +131,9 @@ Status Layers::own_product(Queue& queue, std::span<const Matrix> parts, const Bf
     p.m = rows;
     p.k = parts[0].k;
     p.mode = mode;
-    const uint32_t columns = rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
+    if (streams(queue, parts, rows, mode))
+        return streamed_product(queue, p, parts[0].fp8(), tiles);
+    const uint32_t columns = columns_for(rows);
     const Kernel kernel = matrix_kernel({parts[0].fp8(), pair, columns, options_.row_warps});
     return launch(queue, kernel, {ceil_div(tiles, options_.row_warps), ceil_div(rows, columns), 1},
                   kMatrixThreads, p);
@@ -130,6 +177,39 @@ Status Layers::library_product(Queue& queue, std::span<const Matrix> parts, cons
                   kThreads, p);
 }
 
+HeadParams Layers::heads_of(uint32_t layer) const {
+    const FastLayer& w = weights_.layers[layer];
+    HeadParams p{};
+    p.qkv = buffers_.qkv;
+    p.rope = buffers_.rope;
+    for (size_t kind = 0; kind < 3; ++kind)
+        p.bias[kind] = w.bias[kind];
+    p.q_norm = w.q_norm;
+    p.k_norm = w.k_norm;
+    p.epsilon = dims_.epsilon;
+    p.heads = dims_.heads;
+    p.kv_heads = dims_.kv_heads;
+    return p;
+}
+
+// Of those that attend() does not do itself.
+Status Layers::rotate(Queue& queue, const StepShape& shape, uint32_t layer) const {
+    RopeParams p{};
+    p.first_row = options_.attend_all ? shape.singles : 0;
+    if (p.first_row == shape.rows)
+        return {};
+    p.from = heads_of(layer);
+    p.positions = buffers_.positions;
+    p.sequences = buffers_.sequences;
+    p.q = buffers_.q;
+    p.pages = pages_;
+    p.layer = layer;
+    return launch(
+        queue, dims_.head_dim == 64 ? Kernel::kRopeStore64 : Kernel::kRopeStore128,
+        {shape.rows - p.first_row, ceil_div(dims_.heads + 2 * dims_.kv_heads, kWarpsEach), 1},
+        kThreads, p);
+}
+
 Status Layers::attend(Queue& queue, uint32_t rows, uint32_t layer) const {
     AttendParams p{};
     p.q = buffers_.q;
@@ -141,10 +221,13 @@ Status Layers::attend(Queue& queue, uint32_t rows, uint32_t layer) const {
     p.layer = layer;
     p.heads = dims_.heads;
     p.splits = attend_splits(dims_, rows, options_.attend_groups);
-    BERTH_TRY(launch(queue, attend_kernel(dims_.head_dim, attend_heads(dims_)),
+    if (options_.attend_all)
+        p.heads_from = heads_of(layer);
+    p.arrived = buffers_.arrived;
+    BERTH_TRY(launch(queue, attend_kernel(dims_.head_dim, attend_heads(dims_), options_.attend_all),
                      {dims_.kv_heads * attend_groups_each(dims_), p.splits, rows}, kAttendThreads,
                      p));
-    if (p.splits == 1)
+    if (p.splits == 1 || options_.attend_all)
         return {};
     return launch(queue, dims_.head_dim == 64 ? Kernel::kMerge64 : Kernel::kMerge128,
                   {dims_.heads, rows, 1}, dims_.head_dim, p);
@@ -176,23 +259,7 @@ Status Layers::layer(Queue& queue, const StepShape& shape, uint32_t index) const
     const FastLayer& w = weights_.layers[index];
     BERTH_TRY(norm(queue, w.input_norm, shape.rows, nullptr));
     BERTH_TRY(product(queue, w.qkv, buffers_.normed, buffers_.qkv, shape.rows, kStore));
-    RopeParams p{};
-    p.qkv = buffers_.qkv;
-    p.positions = buffers_.positions;
-    p.sequences = buffers_.sequences;
-    p.rope = buffers_.rope;
-    for (size_t kind = 0; kind < 3; ++kind)
-        p.bias[kind] = w.bias[kind];
-    p.q_norm = w.q_norm;
-    p.k_norm = w.k_norm;
-    p.q = buffers_.q;
-    p.pages = pages_;
-    p.epsilon = dims_.epsilon;
-    p.layer = index;
-    p.heads = dims_.heads;
-    BERTH_TRY(launch(queue, dims_.head_dim == 64 ? Kernel::kRopeStore64 : Kernel::kRopeStore128,
-                     {shape.rows, ceil_div(dims_.heads + 2 * dims_.kv_heads, kWarpsEach), 1},
-                     kThreads, p));
+    BERTH_TRY(rotate(queue, shape, index));
     if (shape.singles > 0)
         BERTH_TRY(attend(queue, shape.singles, index));
     BERTH_TRY(attend_chunks(queue, shape, index));

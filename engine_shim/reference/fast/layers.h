@@ -30,13 +30,18 @@ class Layers {
     template <typename Params>
     Status launch(Queue& queue, Kernel kernel, std::array<uint32_t, 3> blocks, uint32_t threads,
                   const Params& params) const {
-        return queue.launch({kernel, blocks, threads, &params, sizeof params, options_.overlap});
+        return queue.launch({kernel, blocks, threads, 0, &params, sizeof params, options_.overlap});
     }
     bool by_own_kernel(const Matrix& matrix, uint32_t rows) const;
+    bool streams(const Queue& queue, std::span<const Matrix> parts, uint32_t rows,
+                 MatrixMode mode) const;
+    Status streamed_product(Queue& queue, const MatrixParams& p, bool fp8, uint32_t tiles) const;
     Status own_product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                        uint32_t rows, MatrixMode mode) const;
     Status library_product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
                            uint32_t rows, MatrixMode mode) const;
+    HeadParams heads_of(uint32_t layer) const;
+    Status rotate(Queue& queue, const StepShape& shape, uint32_t layer) const;
     Status attend_chunks(Queue& queue, const StepShape& shape, uint32_t layer) const;
     Status norm(Queue& queue, const Bf16* weight, uint32_t rows, const int32_t* rows_at) const;
 

@@ -248,6 +248,7 @@ struct MatrixKernel {
     }
 
     static __device__ void run(const MatrixParams& p, Shared& shared) {
+        release_next();
         const uint32_t warp = threadIdx.x / 32;
         const uint32_t slice = warp % kSlices;
         const uint32_t row_warp = warp / kSlices;
@@ -260,7 +261,6 @@ struct MatrixKernel {
         if (place.there)
             load(p, place, 0, slice, now);
         wait_for_previous();
-        release_next();
         if (place.there) {
             for (uint32_t group = 0; group < groups; ++group) {
                 if (group + 1 < groups)

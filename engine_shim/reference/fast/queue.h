@@ -5,8 +5,10 @@
 #include "engine_shim/reference/fast/kernel_params.h"
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -30,10 +32,18 @@ enum class Kernel : uint32_t {
     kAttend128x1,
     kAttend128x2,
     kAttend128x4,
+    kAttendAll64x1, // with what lies before and behind it
+    kAttendAll64x2,
+    kAttendAll64x4,
+    kAttendAll128x1,
+    kAttendAll128x2,
+    kAttendAll128x4,
     kMatrix, // the first of kMatrixKernels: see matrix_kernel()
 };
 inline constexpr uint32_t kMatrixKernels = 24;
-inline constexpr uint32_t kKernels = static_cast<uint32_t>(Kernel::kMatrix) + kMatrixKernels;
+inline constexpr uint32_t kStreamKernels = 24; // behind them: see stream_kernel()
+inline constexpr uint32_t kFirstStream = static_cast<uint32_t>(Kernel::kMatrix) + kMatrixKernels;
+inline constexpr uint32_t kKernels = kFirstStream + kStreamKernels;
 // The entry points of decode_kernels.cu, by number.
 extern const std::array<std::string_view, kKernels> kKernelNames;
 
@@ -47,11 +57,23 @@ struct MatrixShape {
 };
 Kernel matrix_kernel(const MatrixShape& shape);
 inline constexpr uint32_t kMatrixThreads = 256;
+// The same product by groups that stay (stream_kernel.cuh), which take few tiles at a time or more:
+// that is what MatrixShape::row_warps means here.
+Kernel stream_kernel(const MatrixShape& shape);
+inline constexpr uint32_t kStreamFewTiles = 2;
+inline constexpr uint32_t kStreamManyTiles = 3;
+
+// What launches are cut for.
+struct DeviceFacts {
+    uint32_t multiprocessors = 1;
+    uint32_t shared_bytes = 0; // that one group may have
+};
 
 struct Launch {
     Kernel kernel = Kernel::kEmbed;
     std::array<uint32_t, 3> blocks = {1, 1, 1};
     uint32_t threads = 256;
+    uint32_t shared_bytes = 0;    // beyond what the kernel itself declares
     const void* params = nullptr; // taken at once
     size_t bytes = 0;
     bool overlap = false; // recorded: it may begin while the kernel before ends
@@ -95,6 +117,15 @@ class RecordedGraph {
     virtual Status prepare() = 0;
 };
 
+// A graph of sections, before each of which the device itself looks at the gate: while `word` is
+// not header->open_word nothing more is done. header->next_section says where to go on.
+struct GatedSections {
+    uint32_t count = 0;
+    const uint32_t* word = nullptr; // host memory that the device sees
+    StepHeader* header = nullptr;   // the device's
+    std::function<Status(uint32_t section)> record;
+};
+
 // Work for the device, done in order. The engine's thread alone, save RecordedGraph::prepare().
 class Queue {
   public:
@@ -103,6 +134,7 @@ class Queue {
     Queue& operator=(const Queue&) = delete;
     virtual ~Queue() = default;
 
+    virtual DeviceFacts facts() const = 0;
     virtual Status launch(const Launch& launch) = 0;
     virtual Status multiply(const LibraryProduct& product) = 0;
     virtual Status attend_chunk(const ChunkAttention& attention) = 0;
@@ -113,9 +145,13 @@ class Queue {
     // For copies at full speed; freed with the queue.
     virtual Result<std::byte*> host_buffer(size_t bytes) = 0;
 
+    // Host memory of somebody else's, as the device sees it; until the queue ends.
+    virtual Result<const uint32_t*> share_word(const std::atomic<uint32_t>* word) = 0;
+
     // Between the two, launches and products are recorded instead of done.
     virtual Status begin_recording() = 0;
     virtual Result<std::unique_ptr<RecordedGraph>> end_recording() = 0;
+    virtual Result<std::unique_ptr<RecordedGraph>> record_gated(const GatedSections& sections) = 0;
     virtual Status start(RecordedGraph& graph) = 0;
 };
 

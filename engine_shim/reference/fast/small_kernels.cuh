@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernel_math.cuh"
+#include "head_math.cuh"
 
 // What lies between the products: embedding, norms, rotation and storing of keys, activation, the
 // largest logit. Everything is computed in float32 and rounded once.
@@ -12,8 +12,8 @@ constexpr int kSmallWarps = kSmallThreads / 32;
 
 // One group for each row.
 __device__ inline void embed(const EmbedParams& p) {
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t row = blockIdx.x;
     const auto token = static_cast<uint32_t>(p.tokens[row]);
     const Bf16* from = p.embedding + static_cast<uint64_t>(token) * p.hidden;
@@ -32,84 +32,89 @@ __device__ inline void embed(const EmbedParams& p) {
     if (row == 0)
         for (uint32_t at = threadIdx.x; at < p.key_count; at += kSmallThreads)
             p.keys[at] = 0;
+    for (uint32_t at = row * kSmallThreads + threadIdx.x; at < p.arrived_count;
+         at += gridDim.x * kSmallThreads)
+        p.arrived[at] = 0;
 }
 
-// One group for each row that is wanted.
+// One group for each row that is wanted. What a thread has read it keeps, up to a width of 8,192.
 __device__ inline void norm(const NormParams& p, float (&shared)[kSmallWarps]) {
-    wait_for_previous();
+    constexpr int kKept = 8; // of 4 places
     release_next();
     const uint32_t row =
         p.rows_at != nullptr ? static_cast<uint32_t>(p.rows_at[blockIdx.x]) : blockIdx.x;
-    const float* from = p.from + static_cast<uint64_t>(row) * p.hidden;
-    Bf16* to = p.to + static_cast<uint64_t>(blockIdx.x) * p.hidden;
+    const float4* from =
+        reinterpret_cast<const float4*>(p.from + static_cast<uint64_t>(row) * p.hidden);
+    const uint2* weight = reinterpret_cast<const uint2*>(p.weight);
+    uint2* to = reinterpret_cast<uint2*>(p.to + static_cast<uint64_t>(blockIdx.x) * p.hidden);
+    const uint32_t count = p.hidden / 4;
+    float4 kept[kKept];
+    uint2 weights[kKept];
+#pragma unroll
+    for (uint32_t each = 0; each < kKept; ++each) {
+        const uint32_t at = each * kSmallThreads + threadIdx.x;
+        weights[each] = at < count ? weight[at] : uint2{0, 0};
+    }
+    wait_for_previous();
     float sum = 0;
-    for (uint32_t at = threadIdx.x; at < p.hidden; at += kSmallThreads)
-        sum = fmaf(from[at], from[at], sum);
+    const auto add = [&sum](float4 x) {
+        sum = fmaf(x.x, x.x, sum);
+        sum = fmaf(x.y, x.y, sum);
+        sum = fmaf(x.z, x.z, sum);
+        sum = fmaf(x.w, x.w, sum);
+    };
+#pragma unroll
+    for (uint32_t each = 0; each < kKept; ++each) {
+        const uint32_t at = each * kSmallThreads + threadIdx.x;
+        kept[each] = at < count ? from[at] : float4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (const float4 x : kept)
+        add(x);
+    for (uint32_t at = kKept * kSmallThreads + threadIdx.x; at < count; at += kSmallThreads)
+        add(from[at]);
     sum = sum_of_group<kSmallWarps>(sum, shared);
     const float factor = inverse_root(sum / static_cast<float>(p.hidden) + p.epsilon);
-    for (uint32_t at = threadIdx.x; at < p.hidden; at += kSmallThreads)
-        to[at] = to_bf16(from[at] * factor * from_bf16(p.weight[at]));
+    const auto scaled = [factor](float4 x, uint2 by) {
+        return uint2{pack_bf16(x.x * factor * low_of(by.x), x.y * factor * high_of(by.x)),
+                     pack_bf16(x.z * factor * low_of(by.y), x.w * factor * high_of(by.y))};
+    };
+#pragma unroll
+    for (uint32_t each = 0; each < kKept; ++each) {
+        const uint32_t at = each * kSmallThreads + threadIdx.x;
+        if (at < count)
+            to[at] = scaled(kept[each], weights[each]);
+    }
+    for (uint32_t at = kKept * kSmallThreads + threadIdx.x; at < count; at += kSmallThreads)
+        to[at] = scaled(from[at], weight[at]);
 }
 
-// A warp for each head of a row. A lane holds places lane, lane + 32, ..., so that both of a
-// rotated pair are its own.
+// A warp for each head of a row.
 template <int kDim>
 __device__ void rope_store(const RopeParams& p) {
     constexpr int kEach = kDim / 32;
-    wait_for_previous();
     release_next();
-    const uint32_t row = blockIdx.x;
+    wait_for_previous();
+    const uint32_t row = p.first_row + blockIdx.x;
     const uint32_t lane = threadIdx.x % 32;
-    const uint32_t kv_heads = p.pages.kv_heads;
+    const uint32_t heads = p.from.heads;
+    const uint32_t kv_heads = p.from.kv_heads;
     const uint32_t index = blockIdx.y * kSmallWarps + threadIdx.x / 32;
     const int32_t position = p.positions[row];
-    if (index >= p.heads + 2 * kv_heads || position < 0)
+    if (index >= heads + 2 * kv_heads || position < 0)
         return;
-    const uint32_t kind = index < p.heads ? 0 : index < p.heads + kv_heads ? 1 : 2;
-    const uint32_t head = kind == 0   ? index
-                          : kind == 1 ? index - p.heads
-                                      : index - p.heads - kv_heads;
-    const float* from =
-        p.qkv + (static_cast<uint64_t>(row) * (p.heads + 2 * kv_heads) + index) * kDim;
     float x[kEach];
-    float squares = 0;
-#pragma unroll
-    for (int each = 0; each < kEach; ++each) {
-        const uint32_t place = lane + 32 * static_cast<uint32_t>(each);
-        x[each] = from[place];
-        if (p.bias[kind] != nullptr)
-            x[each] += from_bf16(p.bias[kind][head * kDim + place]);
-        squares = fmaf(x[each], x[each], squares);
-    }
-    const Bf16* weight = kind == 0 ? p.q_norm : kind == 1 ? p.k_norm : nullptr;
-    if (weight != nullptr) {
-        const float factor =
-            inverse_root(sum_of_warp(squares) / static_cast<float>(kDim) + p.epsilon);
-#pragma unroll
-        for (int each = 0; each < kEach; ++each)
-            x[each] *= factor * from_bf16(weight[lane + 32 * static_cast<uint32_t>(each)]);
-    }
-    if (kind != 2) {
-        const float* rope = p.rope + static_cast<uint64_t>(row) * kDim;
-#pragma unroll
-        for (int each = 0; each < kEach / 2; ++each) {
-            const uint32_t pair = lane + 32 * static_cast<uint32_t>(each);
-            const float cosine = rope[2 * pair];
-            const float sine = rope[2 * pair + 1];
-            const float first = x[each];
-            const float second = x[each + kEach / 2];
-            x[each] = first * cosine - second * sine;
-            x[each + kEach / 2] = second * cosine + first * sine;
-        }
-    }
+    head_of<kDim>(p.from, row, index, x);
     Bf16* to = nullptr;
-    if (kind == 0) {
-        to = p.q + (static_cast<uint64_t>(row) * p.heads + head) * kDim;
+    if (index < heads) {
+        to = p.q + (static_cast<uint64_t>(row) * heads + index) * kDim;
     } else {
+        const uint32_t kind = index < heads + kv_heads ? 0 : 1;
+        const uint32_t head = index - heads - kind * kv_heads;
         const auto token = static_cast<uint32_t>(position);
         const Bf16* plane =
             page_of(p.pages, p.pages.header->table_pitch, static_cast<uint32_t>(p.sequences[row]),
-                    token, 2 * p.layer + kind - 1);
+                    token, 2 * p.layer + kind);
         to = const_cast<Bf16*>(plane) +
              static_cast<uint64_t>(token % p.pages.block_tokens * kv_heads + head) * kDim;
     }
@@ -120,8 +125,8 @@ __device__ void rope_store(const RopeParams& p) {
 
 // Two places a thread; groups along a row, rows across.
 __device__ inline void silu_times(const SiluParams& p) {
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t at = (blockIdx.x * kSmallThreads + threadIdx.x) * 2;
     if (at >= p.width)
         return;
@@ -136,8 +141,8 @@ __device__ inline void silu_times(const SiluParams& p) {
 
 // One group for each row.
 __device__ inline void gather(const GatherParams& p) {
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t index = blockIdx.x;
     uint32_t item = 0;
     while (item + 1 < p.items && static_cast<uint32_t>(p.starts[item + 1]) <= index)
@@ -155,8 +160,8 @@ __device__ inline void gather(const GatherParams& p) {
 
 // The largest of a slice of a row. A tie goes to the smallest token.
 __device__ inline void largest(const LargestParams& p, uint64_t (&shared)[kSmallWarps]) {
-    wait_for_previous();
     release_next();
+    wait_for_previous();
     const uint32_t row = blockIdx.y;
     const float* logits = p.logits + static_cast<uint64_t>(row) * p.width;
     uint64_t best = 0;
@@ -183,6 +188,8 @@ __device__ inline void largest(const LargestParams& p, uint64_t (&shared)[kSmall
 
 // Four places a thread.
 __device__ inline void dequantise(const DequantiseParams& p) {
+    release_next();
+    wait_for_previous();
     const uint64_t at = (static_cast<uint64_t>(blockIdx.x) * kSmallThreads + threadIdx.x) * 4;
     const uint32_t row = static_cast<uint32_t>(at / p.k);
     if (row >= p.n)

@@ -52,6 +52,11 @@ void StepInput::write_row(uint32_t row, int32_t token, int32_t position, uint32_
     host_of(buffers_.sequences)[row] = static_cast<int32_t>(sequence);
 }
 
+void StepInput::set_look(uint32_t open_word, uint32_t next_section) {
+    host_of(buffers_.header)->open_word = open_word;
+    host_of(buffers_.header)->next_section = next_section;
+}
+
 void StepInput::write_tables(std::span<const StepItem* const> sequences) {
     size_t pitch = 1;
     for (const StepItem* item : sequences)

@@ -41,6 +41,9 @@ class StepInput {
     StepShape write(std::span<const StepItem> items, uint32_t contexts_max);
     // The same for single queries alone, filled up to `rows` of them. All rows have logits.
     StepShape write_singles(std::span<const StepItem> items, uint32_t rows);
+    // For a graph that looks by itself: begins, or, with `open_word` alone, goes on.
+    void set_look(uint32_t open_word, uint32_t next_section);
+    const StepHeader& header() const { return *host_of(buffers_.header); }
     // Bytes from the start that must be copied in.
     size_t used_bytes() const { return used_words_ * sizeof(int32_t); }
 

@@ -158,8 +158,9 @@ Result<uint64_t> Assembly::State::make_models(const Options& options, Client& cl
                        device);
     };
     if (plan.is_fast()) {
-        auto started = start_fast(plan, config, decoder, cache_behind(plan.scratch_bytes),
-                                  arena->data(), may_be_gated(client), std::move(fast_begun));
+        auto started =
+            start_fast(plan, config, decoder, cache_behind(plan.scratch_bytes), arena->data(),
+                       {may_be_gated(client), client.gate_word()}, std::move(fast_begun));
         if (started)
             fast = std::move(*started);
         else if (options.compute == "fast" || started.error().code != ErrorCode::kUnsupported)

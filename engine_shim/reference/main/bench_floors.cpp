@@ -7,6 +7,19 @@ namespace berth::engine {
 
 using fast::FastOptions;
 
+namespace {
+
+struct ProductWay {
+    const char* name;
+    bool streams, many_tiles, library;
+};
+constexpr ProductWay kProductWays[] = {{"stream, few tiles", true, false, false},
+                                       {"stream", true, true, false},
+                                       {"own 1x8", false, false, false},
+                                       {"library", false, false, true}};
+
+} // namespace
+
 // Of a graph of these launches, in the middle of several starts. They are made once before: what
 // runs for the first time may not be recorded.
 Result<double> Bench::recorded_seconds(const std::function<Status()>& launches) {
@@ -37,10 +50,11 @@ Status Bench::read() {
     for (const uint32_t groups : {1056U, 2112U, 8448U}) {
         const fast::ReadParams params{memory.data_ptr(), bytes,
                                       static_cast<uint32_t*>(memory.data_ptr())};
-        BERTH_ASSIGN(const double seconds, recorded_seconds([&] {
-                         return model_.queue().launch(
-                             {fast::Kernel::kReadAll, {groups, 1, 1}, 256, &params, sizeof params});
-                     }));
+        BERTH_ASSIGN(
+            const double seconds, recorded_seconds([&] {
+                return model_.queue().launch(
+                    {fast::Kernel::kReadAll, {groups, 1, 1}, 256, 0, &params, sizeof params});
+            }));
         read_rate_ = std::max(read_rate_, static_cast<double>(bytes) / seconds);
     }
     print(R"({{"bench":"read","bytes_per_second":{:.4g}}})", read_rate_);
@@ -79,10 +93,11 @@ Status Bench::product_shape(const char* name, bool pair,
     if (parts(0)[0].n == model_.dims().vocab)
         to = buffers.logits;
     for (const uint32_t rows : {1U, 4U, 8U, 16U, 24U, 32U}) {
-        for (const uint32_t way : {1U, 2U, 0U}) { // row warps of our kernels, or the library
+        for (const ProductWay& way : kProductWays) {
             FastOptions options;
-            options.own_rows = options.own_rows_fp8 = way == 0 ? 0 : 1024;
-            options.row_warps = std::max(way, 1U);
+            options.stream_rows = options.stream_rows_pair = way.streams ? 1024 : 0;
+            options.many_tiles = way.many_tiles;
+            options.own_rows = options.own_rows_fp8 = way.library ? 0 : 1024;
             const fast::Layers layers(model_.dims(), model_.weights(), buffers,
                                       fast::fast_pages(model_.cache()), options);
             BERTH_ASSIGN(const double seconds, recorded_seconds([&]() -> Status {
@@ -95,11 +110,47 @@ Status Bench::product_shape(const char* name, bool pair,
             const double each = seconds / matrices;
             print(R"({{"bench":"product","matrix":"{}","rows":{},"way":"{}","microseconds":{:.2f},)"
                   R"("floor_ratio":{:.3f}}})",
-                  name, rows,
-                  way == 0   ? "library"
-                  : way == 1 ? "own 1x8"
-                             : "own 2x4",
-                  each * 1e6, each * read_rate_ / static_cast<double>(bytes));
+                  name, rows, way.name, each * 1e6, each * read_rate_ / static_cast<double>(bytes));
+        }
+    }
+    return {};
+}
+
+// A step's products behind each other, with and without attention between them: what is left of
+// the step is norms and the ends. The head is in it.
+Status Bench::chains() {
+    const fast::Buffers& b = model_.buffers();
+    fast::Queue& queue = model_.queue();
+    const fast::Layers layers(model_.dims(), model_.weights(), b, fast::fast_pages(model_.cache()),
+                              FastOptions{});
+    for (const uint32_t batch : options_.batches) {
+        // Positions and tables are those of the last step.
+        BERTH_ASSIGN(const auto fast, model_.remake({}, {}));
+        BERTH_ASSIGN(const double ignored,
+                     step_seconds(*fast, decode_items(batch, options_.contexts.front()), 1));
+        (void)ignored;
+        for (const bool attends : {false, true}) {
+            BERTH_ASSIGN(const double seconds, recorded_seconds([&]() -> Status {
+                             uint32_t index = 0;
+                             for (const fast::FastLayer& w : model_.weights().layers) {
+                                 BERTH_TRY(layers.product(queue, w.qkv, b.normed, b.qkv, batch,
+                                                          fast::kStore));
+                                 if (attends)
+                                     BERTH_TRY(layers.attend(queue, batch, index));
+                                 BERTH_TRY(layers.product(queue, std::span(&w.o, 1), b.mixed,
+                                                          b.residual, batch, fast::kAdd));
+                                 BERTH_TRY(layers.product(queue, w.gate_up, b.normed, b.active,
+                                                          batch, fast::kSiluTimes));
+                                 BERTH_TRY(layers.product(queue, std::span(&w.down, 1), b.active,
+                                                          b.residual, batch, fast::kAdd));
+                                 ++index;
+                             }
+                             return layers.product(queue, std::span(&model_.weights().head, 1),
+                                                   b.normed, b.logits, batch, fast::kStore);
+                         }));
+            print(R"({{"bench":"chain","batch":{},"attention":{},"ms":{:.3f},"floor_ms":{:.3f}}})",
+                  batch, attends, seconds * 1e3,
+                  static_cast<double>(model_.weight_bytes()) / read_rate_ * 1e3);
         }
     }
     return {};

@@ -127,12 +127,13 @@ Status BenchModel::allocate() {
     return {};
 }
 
-Result<std::unique_ptr<fast::FastModel>> BenchModel::remake(const fast::FastOptions& options,
-                                                            const fast::LookLimits& looks) {
+Result<std::unique_ptr<fast::FastModel>>
+BenchModel::remake(const fast::FastOptions& options, const fast::LookLimits& looks,
+                   const std::atomic<uint32_t>* gate_word) {
     return fast::FastModel::make({*queue_, dims_, rope_frequencies(setting_.config, 0).inverse,
                                   fast_weights_, fast::fast_pages(cache_),
                                   static_cast<std::byte*>(workspace_.data_ptr()), limits_, options,
-                                  looks, 8192});
+                                  looks, gate_word, 8192});
 }
 
 uint64_t BenchModel::weight_bytes() const {

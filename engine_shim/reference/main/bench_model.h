@@ -32,8 +32,9 @@ class BenchModel {
     static Result<std::unique_ptr<BenchModel>> make(const Setting& setting);
 
     // Another model over the same weights and pages.
-    Result<std::unique_ptr<fast::FastModel>> remake(const fast::FastOptions& options,
-                                                    const fast::LookLimits& looks);
+    Result<std::unique_ptr<fast::FastModel>>
+    remake(const fast::FastOptions& options, const fast::LookLimits& looks,
+           const std::atomic<uint32_t>* gate_word = nullptr);
     fast::Queue& queue() { return *queue_; }
     const fast::FastWeights& weights() const { return fast_weights_; }
     const fast::Dimensions& dims() const { return dims_; }

@@ -35,6 +35,12 @@ inline double median(std::vector<double> times) {
     return times[times.size() / 2];
 }
 
+// Of all, by nearest rank.
+inline double percentile(std::vector<double> times, double share) {
+    std::sort(times.begin(), times.end());
+    return times[static_cast<size_t>(share * static_cast<double>(times.size() - 1) + 0.5)];
+}
+
 template <typename... Args>
 void print(fmt::format_string<Args...> format, Args&&... args) {
     fmt::print(format, std::forward<Args>(args)...);
@@ -51,9 +57,11 @@ class Bench {
     Status read();
     Status multiply();
     Status products();
+    Status chains();
     Status decode();
     Status prefill();
     Status looks();
+    Status gate();
     Status check();
 
   private:
@@ -65,6 +73,8 @@ class Bench {
     Result<double> step_seconds(fast::FastModel& fast, const std::vector<StepItem>& items,
                                 uint32_t rounds, double* worst = nullptr);
     Result<double> prefill_seconds(fast::FastModel& fast, uint32_t tokens, uint32_t chunk);
+    Status gate_way(const char* name, uint32_t batch, const fast::FastOptions& options,
+                    const fast::LookLimits& limits);
     double prefill_flops(uint32_t tokens) const;
 
     const BenchOptions& options_;

@@ -38,22 +38,29 @@ Result<double> Bench::step_seconds(fast::FastModel& fast, const std::vector<Step
 
 Status Bench::decode() {
     struct Way {
-        const char* name;
+        std::string name;
         FastOptions options;
     };
-    FastOptions plain, graph, no_overlap, library, wide, tall;
+    FastOptions plain, graph, few, apart, no_overlap, pairs, thrifty, library;
     plain.graphs = false;
+    few.many_tiles = false;
+    thrifty.stream_input_max = 512 << 10;
+    apart.attend_all = false;
     no_overlap.overlap = false;
-    library.own_rows = library.own_rows_fp8 = 0;
-    wide.own_rows = 32;
-    tall.own_rows = 32;
-    tall.row_warps = 2;
-    const Way ways[] = {{"plain", plain},
-                        {"graph", graph},
-                        {"graph, own 32", wide},
-                        {"graph, own 2x4", tall},
-                        {"graph, library", library},
-                        {"graph, no overlap", no_overlap}};
+    pairs.stream_rows = library.stream_rows = library.stream_rows_pair = 0;
+    pairs.own_rows = pairs.own_rows_fp8 = library.own_rows = library.own_rows_fp8 = 0;
+    std::vector<Way> ways = {{"plain", plain},
+                             {"graph", graph},
+                             {"graph, few tiles", few},
+                             {"graph, attention apart", apart},
+                             {"graph, library but for pairs", pairs},
+                             {"graph, library for much x", thrifty},
+                             {"graph, library", library},
+                             {"graph, no overlap", no_overlap}};
+    for (const uint32_t groups : {132U, 264U, 396U, 528U, 1056U}) {
+        ways.push_back({fmt::format("graph, {} groups", groups), graph});
+        ways.back().options.attend_groups = groups;
+    }
     for (const Way& way : ways) {
         BERTH_ASSIGN(const auto fast, model_.remake(way.options, {}));
         for (const uint32_t batch : options_.batches)

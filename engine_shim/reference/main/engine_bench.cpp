@@ -2,7 +2,8 @@
 // berth-engine-bench: how fast the engine's fast path is on this GPU, beside floors that are
 // measured in the same run. One JSON object a line.
 //
-//   berth-engine-bench [--shape qwen3-8b] [--fp8] [--only read,products,decode,prefill,check,looks]
+//   berth-engine-bench [--shape qwen3-8b] [--fp8] [--only
+//   read,products,decode,prefill,check,looks,gate]
 #include "engine_shim/reference/main/bench_parts.h"
 #include "engine_shim/reference/main/torch_start.h"
 
@@ -35,6 +36,7 @@ Status run(const BenchOptions& options) {
     BenchModel::Setting setting;
     BERTH_ASSIGN(setting.config, bench_shape(options.shape));
     setting.fp8 = options.fp8;
+    setting.options.attend_groups = 1056; // room for the most that is tried
     setting.sequences = *std::max_element(options.batches.begin(), options.batches.end());
     setting.context =
         std::max(2304U, *std::max_element(options.contexts.begin(), options.contexts.end()) + 64);
@@ -48,6 +50,7 @@ Status run(const BenchOptions& options) {
     std::string failed;
     for (const auto& [name, part] : {Part{"read", &Bench::read}, Part{"multiply", &Bench::multiply},
                                      Part{"check", &Bench::check}, Part{"decode", &Bench::decode},
+                                     Part{"chains", &Bench::chains}, Part{"gate", &Bench::gate},
                                      Part{"prefill", &Bench::prefill}, Part{"looks", &Bench::looks},
                                      Part{"products", &Bench::products}}) {
         const bool is_floor =
@@ -78,7 +81,7 @@ int main(int argc, char** argv) {
     app.add_flag("--fp8", options.fp8, "Matrices in FP8 by blocks");
     app.add_option("--batch", options.batches, "Sequences that decode")->delimiter(',');
     app.add_option("--context", options.contexts, "Tokens of each")->delimiter(',');
-    app.add_option("--only", options.only, "check, decode, prefill, looks, products")
+    app.add_option("--only", options.only, "check, decode, chains, gate, prefill, looks, products")
         ->delimiter(',');
     app.add_option("--rounds", options.rounds, "Steps of each figure");
     CLI11_PARSE(app, argc, argv);

@@ -50,6 +50,7 @@ Result<ComputePlan> plan_compute(const Options& options, const ModelConfig& conf
                                                     options.block_tokens) +
                               1;
     plan.options.graphs = options.graphs;
+    plan.options.device_looks = options.look == "conditional";
     plan.scratch_bytes =
         round_up(fast::lay_out(plan.dims, plan.limits, plan.options, nullptr).bytes, kScratchUnit);
     return plan;
@@ -66,7 +67,7 @@ FastBeginning begin_fast(const Options& options, bool on_gpu) {
 
 Result<std::unique_ptr<fast::FastRunner>>
 start_fast(const ComputePlan& plan, const ModelConfig& config, const DecoderWeights& weights,
-           const KvCache& cache, std::byte* scratch, bool looks, FastBeginning begun) {
+           const KvCache& cache, std::byte* scratch, GivesWay gives_way, FastBeginning begun) {
     const fast::Buffers buffers = fast::lay_out(plan.dims, plan.limits, plan.options, scratch);
     BERTH_ASSIGN(const fast::CudaQueueRest rest,
                  begun.valid() ? begun.get() : fast::begin_cuda_queue());
@@ -75,9 +76,10 @@ start_fast(const ComputePlan& plan, const ModelConfig& config, const DecoderWeig
                  fast::FastModel::make({*queue, plan.dims, rope_frequencies(config, 0).inverse,
                                         fast::fast_weights(weights), fast::fast_pages(cache),
                                         scratch, plan.limits, plan.options,
-                                        looks ? kLooks : fast::LookLimits{}, kContextsMax}));
+                                        gives_way.ever ? kLooks : fast::LookLimits{},
+                                        gives_way.word, kContextsMax}));
     return std::make_unique<fast::FastRunner>(std::move(queue), std::move(model), config.vocab,
-                                              looks);
+                                              gives_way.ever);
 }
 
 } // namespace berth::engine

@@ -8,6 +8,7 @@
 #include "engine_shim/reference/model/model_config.h"
 #include "engine_shim/reference/model/weights.h"
 
+#include <atomic>
 #include <future>
 #include <memory>
 #include <string>
@@ -35,10 +36,15 @@ Result<ComputePlan> plan_compute(const Options& options, const ModelConfig& conf
 using FastBeginning = std::future<Result<fast::CudaQueueRest>>;
 FastBeginning begin_fast(const Options& options, bool on_gpu);
 
-// `scratch` has plan.scratch_bytes and may be given memory later, before the first step. `looks`:
-// the class has to give way.
+// Whether the class has to give way, and at what word the device sees it (Client::gate_word).
+struct GivesWay {
+    bool ever = false;
+    const std::atomic<uint32_t>* word = nullptr;
+};
+
+// `scratch` has plan.scratch_bytes and may be given memory later, before the first step.
 Result<std::unique_ptr<fast::FastRunner>>
 start_fast(const ComputePlan& plan, const ModelConfig& config, const DecoderWeights& weights,
-           const KvCache& cache, std::byte* scratch, bool looks, FastBeginning begun);
+           const KvCache& cache, std::byte* scratch, GivesWay gives_way, FastBeginning begun);
 
 } // namespace berth::engine

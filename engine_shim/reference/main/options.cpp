@@ -103,6 +103,13 @@ void add_options(CLI::App& app, Options& options, std::string& kv_memory,
                    "torch's operations alone; auto: fast where it is possible")
         ->check(CLI::IsMember({"auto", "fast", "plain"}));
     app.add_flag("!--no-graphs", options.graphs, "On the fast path, start each kernel by itself");
+    app.add_option(
+           "--look", options.look,
+           "How a decode step on the fast path gives way at the gate: pieces: the host looks "
+           "between graphs of a few layers; conditional: the device looks, in one graph "
+           "of conditional parts")
+        ->check(CLI::IsMember({"pieces", "conditional"}))
+        ->capture_default_str();
     app.add_option("--threads", options.threads, "Threads of one operation on the CPU")
         ->envname("BERTH_THREADS")
         ->check(CLI::Range(0, 1024));

@@ -32,7 +32,8 @@ struct Options {
     bool batch_invariant = false;
     std::string compute = "auto"; // fast | plain
     bool graphs = true;
-    uint32_t threads = 0; // BERTH_THREADS; 0: the cores
+    std::string look = "pieces"; // conditional
+    uint32_t threads = 0;        // BERTH_THREADS; 0: the cores
     // One process per rank, each with its part of every layer.
     uint32_t rank = 0;      // BERTH_RANK; 0 has the front end
     uint32_t ranks = 1;     // BERTH_RANKS
