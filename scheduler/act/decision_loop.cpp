@@ -44,6 +44,20 @@ bool reaches_out(const node::Action& action) {
            !std::holds_alternative<node::InspectProcess>(action);
 }
 
+// That a connection has closed, that a process is ending, who answers its socket now: a client
+// waits for it, and it holds no longer than the machine runs. A power cut takes the engines and
+// their journal with it, so these records need not have reached the disk; they are for the case
+// that this process ends.
+bool ends_with_the_machine(const node::Event& event) {
+    return std::holds_alternative<node::SessionClosed>(event) ||
+           std::holds_alternative<node::ProcessDying>(event);
+}
+
+bool ends_with_the_machine(const node::Action& action) {
+    const auto* command = std::get_if<node::SendCommand>(&action);
+    return command != nullptr && command->kind == node::CommandKind::kServe;
+}
+
 // "StartProcess", "SendCommand Pause": kinds, for the names of fault points.
 std::string kind_of(const node::Action& action) {
     const std::string words = node::describe(action);
@@ -133,12 +147,14 @@ void DecisionLoop::decide(const node::Event& event) {
     std::vector<StoreWrite> batch;
     bool intent = false;
     bool outward = false;
+    bool on_disk = !ends_with_the_machine(event);
     for (const node::Action& action : step->actions) {
         log::debug("action: {}", node::describe(action));
         if (auto row = actor_.record_of(action))
             batch.push_back(std::move(*row));
         intent = intent || is_intent(action);
         outward = outward || reaches_out(action);
+        on_disk = on_disk && !ends_with_the_machine(action);
     }
     const bool waits = intent || (outward && !batch.empty());
     step->ready = !waits;
@@ -148,7 +164,7 @@ void DecisionLoop::decide(const node::Event& event) {
     if (batch.empty())
         return;
     // The completion runs on the store's thread: back to this one before anything is touched.
-    store_.post(std::move(batch), intent ? Durability::kIntent : Durability::kRecord,
+    store_.post(std::move(batch), intent && on_disk ? Durability::kIntent : Durability::kRecord,
                 [this, waiting, alive = std::weak_ptr(alive_), &context = context_](Status status) {
                     boost::asio::post(context, [this, waiting, alive, status]() {
                         if (!alive.expired())
