@@ -258,7 +258,7 @@ bool Board::could_have(const Row& row, uint64_t needed, std::optional<int64_t> b
 }
 
 uint64_t Board::need_bytes(const Instance& i, const Row& row) {
-    const uint64_t process = (grant_bytes_min(i) + row.overhead_of(i.spec)) * i.spec.ranks_each();
+    const uint64_t process = (grant_bytes_min(i) + row.overhead_bytes) * i.spec.ranks_each();
     if (model_of(i) == nullptr)
         return process;
     const Weights here = weights(i, row);

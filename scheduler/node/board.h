@@ -46,9 +46,6 @@ class Board {
         // way to them may use it meanwhile.
         uint64_t lent_bytes = 0;
 
-        uint64_t overhead_of(const policies::InstanceSpec& spec) const { // one process of it
-            return overhead_bytes + rank_overhead_bytes(spec, device->kind);
-        }
         uint64_t most_bytes() const { // that anybody can ever have
             return total_bytes > reserve_bytes ? total_bytes - reserve_bytes : 0;
         }

@@ -184,12 +184,6 @@ uint64_t process_overhead_bytes(const NodeState& state, const DeviceId& device) 
                : 0;
 }
 
-// Ranks that share a GPU send through the host's memory.
-uint64_t rank_overhead_bytes(const policies::InstanceSpec& spec, DeviceKind kind) {
-    const bool sends = spec.ranks > 1 && spec.ranks_each() == 1;
-    return sends && kind == DeviceKind::kCuda ? kCudaRankBytes : 0;
-}
-
 bool preemptible(const NodeState& state, const Instance& instance) {
     const policies::PriorityClass* one = state.policy.find_class(instance.spec.class_name);
     return one == nullptr || one->preemptible;

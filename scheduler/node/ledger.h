@@ -13,8 +13,6 @@ namespace berth::node {
 // What a process on a GPU is charged beside its grant: a bare context takes about 527 MiB, kernels
 // and the libraries' own work space 200 MiB more (measured on an H200 with libtorch 2.11).
 inline constexpr uint64_t kCudaOverheadBytes = 1ULL << 30;
-// Of a rank that has a GPU of its own, besides: NCCL's channels and kernels (an estimate).
-inline constexpr uint64_t kCudaRankBytes = 512ULL << 20;
 inline constexpr uint64_t kCudaReserveBytes = 4ULL << 30; // deviceReserve: auto
 inline constexpr uint64_t kCudaMarginBytes = 2ULL << 30;  // memoryMargin: auto
 inline constexpr uint64_t kGrantBytesMin = 64ULL << 20;   // the least that is worth a start
@@ -72,8 +70,6 @@ uint64_t grant_bytes_whole(uint64_t bytes); // down to whole steps, the same for
 // Kept free on a device by the policy.
 uint64_t reserve_bytes(const NodeState& state, const Device& device);
 uint64_t process_overhead_bytes(const NodeState& state, const DeviceId& device);
-// What one process of such an instance takes besides.
-uint64_t rank_overhead_bytes(const policies::InstanceSpec& spec, DeviceKind kind);
 // What policies may count: whether the class may be preempted.
 bool preemptible(const NodeState& state, const Instance& instance);
 

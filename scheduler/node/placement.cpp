@@ -335,7 +335,7 @@ void Step::wait_for_room(Instance& i, const std::string& reason, const std::stri
 
 // What its tenant has on the devices, of what it may have; empty: there is room for this too.
 std::string Step::quota_words(const Instance& i, const Fit& fit) const {
-    const uint64_t wanted = (grant_bytes_min(i) + fit.row->overhead_of(i.spec)) * i.spec.grants();
+    const uint64_t wanted = (grant_bytes_min(i) + fit.row->overhead_bytes) * i.spec.grants();
     const std::optional<uint64_t> left = quota_left(s_, i.spec.tenant);
     if (!left || wanted <= *left)
         return "";

@@ -12,13 +12,13 @@ uint64_t Step::grant_size(const Instance& i, const std::vector<Fit>& fits) const
     uint64_t left = UINT64_MAX;
     for (const Fit& fit : fits) {
         const uint64_t each = i.spec.ranks_each();
-        const uint64_t taken = fit.row->claimed_after_bytes + fit.row->overhead_of(i.spec) * each;
+        const uint64_t taken = fit.row->claimed_after_bytes + fit.row->overhead_bytes * each;
         left =
             std::min(left, fit.available_bytes > taken ? (fit.available_bytes - taken) / each : 0);
     }
     if (const std::optional<uint64_t> quota = quota_left(s_, i.spec.tenant)) {
         const uint64_t each = *quota / i.spec.grants();
-        const uint64_t overhead = fits.front().row->overhead_of(i.spec);
+        const uint64_t overhead = fits.front().row->overhead_bytes;
         left = std::min(left, each > overhead ? each - overhead : 0);
     }
     const uint64_t least = grant_bytes_min(i);
@@ -34,7 +34,7 @@ void Step::start_process(Instance& i, Board& board, const std::vector<Fit>& fits
         where += (where.empty() ? "" : ", ") + device.value;
     i.ranks = i.spec.ranks;
     i.others.clear();
-    i.overhead_bytes = fits.front().row->overhead_of(i.spec);
+    i.overhead_bytes = fits.front().row->overhead_bytes;
     i.grant_bytes = grant_size(i, fits);
     i.grant_bytes_resume = i.grant_bytes_next = 0;
     i.shrunk_by = HeldBy::kNobody;

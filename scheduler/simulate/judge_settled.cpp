@@ -145,9 +145,7 @@ uint64_t Judge::need(const node::Instance& i, const node::DeviceId& device) cons
     const uint64_t grant = node::grant_bytes_min(i) * each;
     if (i.state == InstanceState::kSuspended)
         return grant + margin;
-    const uint64_t process =
-        grant + node::process_overhead_bytes(state(), device) * each +
-        node::rank_overhead_bytes(i.spec, cuda ? DeviceKind::kCuda : DeviceKind::kHost) + margin;
+    const uint64_t process = grant + node::process_overhead_bytes(state(), device) * each + margin;
     const policies::ModelSpec* model = state().documents.find_model(i.spec.model);
     const auto shape = model == nullptr ? shape_.models.end() : shape_.models.find(model->path);
     if (shape == shape_.models.end() ||
