@@ -71,7 +71,7 @@ void run_matrix(const Launch& launch) {
 template <typename Weight, int kMatrices>
 void run_stream(const Launch& launch, uint32_t variant) {
     constexpr int kFew = kMatrices == 1 ? 2 : 1;
-    constexpr int kMany = kMatrices == 1 ? 3 : Weight::kScaled ? 1 : 2;
+    constexpr int kMany = Weight::kScaled ? kFew : kMatrices == 1 ? 3 : 2;
     switch (variant) {
     case 0:
         return run_shared<StreamKernel<Weight, 1, kMatrices, kFew>, MatrixParams>(launch);

@@ -51,11 +51,8 @@ struct AttendAll : AttendKernel<kDim, kHeads> {
                 reinterpret_cast<Bf16*>(is_query ? shared.queries[task] : shared.newest[kind]);
             Bf16* stored = nullptr;
             if (!is_query)
-                stored = const_cast<Bf16*>(page_of(p.pages, p.pages.header->table_pitch, part.row,
-                                                   token, 2 * p.layer + kind)) +
-                         static_cast<uint64_t>(token % p.pages.block_tokens * p.pages.kv_heads +
-                                               part.kv_head) *
-                             kDim;
+                stored =
+                    const_cast<Bf16*>(Base::at_token(p, part, token)) + kind * p.pages.plane_stride;
 #pragma unroll
             for (int each = 0; each < kDim / 32; ++each) {
                 const uint32_t place = lane + 32 * static_cast<uint32_t>(each);
@@ -132,7 +129,7 @@ struct AttendAll : AttendKernel<kDim, kHeads> {
     // A warp for each head; lanes have its pieces first, then its places.
     static __device__ void merge(const AttendParams& p, const Part& part, Shared& shared) {
         constexpr uint32_t kPitch = kDim + kPartialExtra;
-        constexpr uint32_t kAtOnce = 16;
+        constexpr uint32_t kAtOnce = 8;
         using Places = std::conditional_t<kDim == 128, float4, float2>;
         const uint32_t lane = threadIdx.x % 32;
         for (uint32_t head = threadIdx.x / 32; head < part.heads; head += kWarps) {
@@ -162,6 +159,7 @@ struct AttendAll : AttendKernel<kDim, kHeads> {
             barrier_of_warp();
             float sums[kDim / 32] = {};
             float weight = 0;
+#pragma unroll 1
             for (uint32_t first = 0; first < p.splits; first += kAtOnce) {
                 Places loaded[kAtOnce];
 #pragma unroll

@@ -16,7 +16,7 @@ template <int kDim, int kHeads>
 struct AttendKernel {
     static constexpr int kWarps = 4;
     static constexpr int kThreads = 32 * kWarps;
-    static constexpr int kTile = 16;                    // tokens of one warp's turn
+    static constexpr int kTile = kPageTokens;           // tokens of one warp's turn
     static constexpr int kParts = kDim / 32;            // of a key: 64 bytes, shared by 4 lanes
     static constexpr int kLanes = kDim / 8;             // that share a value
     static constexpr int kTogether = 32 / kLanes;       // values of one load
@@ -103,27 +103,13 @@ struct AttendKernel {
     static __device__ uint32_t value_token(uint32_t tile, int load) {
         return tile + static_cast<uint32_t>(load) * kTogether + threadIdx.x % 32 / kLanes;
     }
-    // Where tokens of a tile lie; its blocks are looked up once where a tile never straddles two.
-    struct Where {
-        const Bf16* base;
-        bool whole;
-    };
-    static __device__ Where where(const AttendParams& p, const Part& part, uint32_t tile) {
-        const bool whole = p.pages.block_tokens % kTile == 0;
-        return {whole ? at_token(p, part, tile) : nullptr, whole};
-    }
+    // Blocks are whole tiles, see kPageTokens: one look into the table finds all of a tile.
     static __device__ const Bf16* at_token(const AttendParams& p, const Part& part,
                                            uint32_t token) {
         return page_of(p.pages, p.pages.header->table_pitch, part.row, token, 2 * p.layer) +
                static_cast<uint64_t>(token % p.pages.block_tokens * p.pages.kv_heads +
                                      part.kv_head) *
                    kDim;
-    }
-    static __device__ const Bf16* at_token(const AttendParams& p, const Part& part,
-                                           const Where& where, uint32_t tile, uint32_t token) {
-        return where.whole
-                   ? where.base + static_cast<uint64_t>((token - tile) * p.pages.kv_heads) * kDim
-                   : at_token(p, part, token);
     }
     // What lies behind the end was never written: not even zero times it is zero.
     static __device__ void load(const AttendParams& p, const Part& part, uint32_t tile,
@@ -138,13 +124,14 @@ struct AttendKernel {
             to.values[load] = uint4{0, 0, 0, 0};
         if (tile >= end)
             return;
-        const Where tokens = where(p, part, tile);
+        const Bf16* first = at_token(p, part, tile);
+        const uint32_t pitch = p.pages.kv_heads * kDim; // from token to token
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             const uint32_t token = key_token(tile, row);
             if (token >= end)
                 continue;
-            const Bf16* from = at_token(p, part, tokens, tile, token) + threadIdx.x % 4 * 8;
+            const Bf16* from = first + (token - tile) * pitch + threadIdx.x % 4 * 8;
 #pragma unroll
             for (int piece = 0; piece < kParts; ++piece)
                 to.keys[row][piece] = load_once(from + piece * 32);
@@ -153,8 +140,8 @@ struct AttendKernel {
         for (int load = 0; load < kLoads; ++load) {
             const uint32_t token = value_token(tile, load);
             if (token < end)
-                to.values[load] = load_once(at_token(p, part, tokens, tile, token) +
-                                            p.pages.plane_stride + threadIdx.x % kLanes * 8);
+                to.values[load] = load_once(first + p.pages.plane_stride + (token - tile) * pitch +
+                                            threadIdx.x % kLanes * 8);
         }
     }
 

@@ -38,7 +38,7 @@ struct FastOptions {
     uint32_t stream_rows_pair = 32;
     bool many_tiles = true;
     // Bytes of x that one group may read for a bf16 matrix that is no pair: where it is more the
-    // library, which shares it better, is faster. 0: any.
+    // library, which shares it better, is faster. 0: as measured.
     uint32_t stream_input_max = 0;
     // Single queries by one kernel that also rotates, stores and merges.
     bool attend_all = true;

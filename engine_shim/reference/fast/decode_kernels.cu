@@ -43,13 +43,13 @@ BERTH_MATRICES(fp8, Fp8Weight)
     }
 
 // Rows of x, plain or pair, few or many tiles of a pass.
-#define BERTH_STREAMS(kind, weight, pairs)                                                         \
+#define BERTH_STREAMS(kind, weight, many, pairs)                                                   \
     BERTH_STREAM(kind##_8_few, weight, 1, 1, 2)                                                    \
-    BERTH_STREAM(kind##_8_many, weight, 1, 1, 3)                                                   \
+    BERTH_STREAM(kind##_8_many, weight, 1, 1, many)                                                \
     BERTH_STREAM(kind##_16_few, weight, 2, 1, 2)                                                   \
-    BERTH_STREAM(kind##_16_many, weight, 2, 1, 3)                                                  \
+    BERTH_STREAM(kind##_16_many, weight, 2, 1, many)                                               \
     BERTH_STREAM(kind##_32_few, weight, 4, 1, 2)                                                   \
-    BERTH_STREAM(kind##_32_many, weight, 4, 1, 3)                                                  \
+    BERTH_STREAM(kind##_32_many, weight, 4, 1, many)                                               \
     BERTH_STREAM(kind##_pair_8_few, weight, 1, 2, 1)                                               \
     BERTH_STREAM(kind##_pair_8_many, weight, 1, 2, pairs)                                          \
     BERTH_STREAM(kind##_pair_16_few, weight, 2, 2, 1)                                              \
@@ -57,8 +57,8 @@ BERTH_MATRICES(fp8, Fp8Weight)
     BERTH_STREAM(kind##_pair_32_few, weight, 4, 2, 1)                                              \
     BERTH_STREAM(kind##_pair_32_many, weight, 4, 2, pairs)
 
-BERTH_STREAMS(bf16, Bf16Weight, 2)
-BERTH_STREAMS(fp8, Fp8Weight, 1)
+BERTH_STREAMS(bf16, Bf16Weight, 3, 2)
+BERTH_STREAMS(fp8, Fp8Weight, 2, 1)
 
 #define BERTH_ATTEND(dim, heads)                                                                   \
     extern "C" __global__ void __launch_bounds__(128)                                              \

@@ -35,6 +35,11 @@ bool are_singles(std::span<const StepItem> items) {
 } // namespace
 
 Result<std::unique_ptr<FastModel>> FastModel::make(Parts parts) {
+    if (parts.pages.block_tokens % kPageTokens != 0)
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("KV blocks of {} tokens: the kernels take multiples of {}",
+                                parts.pages.block_tokens, kPageTokens),
+                    "NoFastPath");
     const Buffers buffers = lay_out(parts.dims, parts.limits, parts.options, parts.workspace);
     BERTH_ASSIGN(
         std::byte * host,

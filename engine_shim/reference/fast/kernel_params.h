@@ -27,6 +27,9 @@ struct LookParams {
     uint32_t section;
 };
 
+// A block's tokens are a multiple of these.
+inline constexpr uint32_t kPageTokens = 16;
+
 // The paged keys and values: block, layer, key or value, token, head, place.
 struct Pages {
     Bf16* memory;

@@ -14,6 +14,10 @@ constexpr uint32_t kWarpsEach = kThreads / 32;
 constexpr uint32_t kAttendThreads = 128;
 constexpr uint32_t kTileRows = 16;
 constexpr uint32_t kLargestSlices = 16;
+// As measured on an H200. With many rows x is read less often if more tiles share it; with few rows
+// what counts is that a product's code is short.
+constexpr uint32_t kFewTilesRows = 16;
+constexpr uint32_t kStreamInputMax = 512U << 10;
 
 uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
@@ -82,11 +86,13 @@ bool Layers::streams(const Queue& queue, std::span<const Matrix> parts, uint32_t
     if (rows > (pair ? options_.stream_rows_pair : options_.stream_rows) ||
         facts.shared_bytes < stream_shared_bytes(32, true))
         return false;
-    if (pair || parts[0].fp8() || options_.stream_input_max == 0)
+    if (pair || parts[0].fp8())
         return true;
     const uint32_t passes =
         ceil_div(ceil_div(tiles_of(parts), facts.multiprocessors), kStreamManyTiles);
-    return uint64_t{passes} * rows * parts[0].k * sizeof(Bf16) <= options_.stream_input_max;
+    const uint32_t most =
+        options_.stream_input_max == 0 ? kStreamInputMax : options_.stream_input_max;
+    return uint64_t{passes} * rows * parts[0].k * sizeof(Bf16) <= most;
 }
 
 Status Layers::product(Queue& queue, std::span<const Matrix> parts, const Bf16* x, void* to,
@@ -101,7 +107,8 @@ Status Layers::streamed_product(Queue& queue, const MatrixParams& p, bool fp8,
     const bool pair = p.mode == kSiluTimes;
     const uint32_t columns = columns_for(p.m);
     const uint32_t groups = std::min(queue.facts().multiprocessors, tiles);
-    const bool many = options_.many_tiles && (pair || ceil_div(tiles, groups) > kStreamFewTiles);
+    const bool many = options_.many_tiles && p.m > kFewTilesRows &&
+                      (pair || ceil_div(tiles, groups) > kStreamFewTiles);
     return queue.launch({stream_kernel({fp8, pair, columns, many ? 2U : 1U}),
                          {groups, ceil_div(p.m, columns), 1},
                          kStreamThreads,

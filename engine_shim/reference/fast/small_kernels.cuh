@@ -37,9 +37,9 @@ __device__ inline void embed(const EmbedParams& p) {
         p.arrived[at] = 0;
 }
 
-// One group for each row that is wanted. What a thread has read it keeps, up to a width of 8,192.
+// One group for each row that is wanted. What a thread has read it keeps, up to a width of 4,096.
 __device__ inline void norm(const NormParams& p, float (&shared)[kSmallWarps]) {
-    constexpr int kKept = 8; // of 4 places
+    constexpr int kKept = 4; // of 4 places
     release_next();
     const uint32_t row =
         p.rows_at != nullptr ? static_cast<uint32_t>(p.rows_at[blockIdx.x]) : blockIdx.x;
@@ -71,6 +71,7 @@ __device__ inline void norm(const NormParams& p, float (&shared)[kSmallWarps]) {
 #pragma unroll
     for (const float4 x : kept)
         add(x);
+#pragma unroll 1
     for (uint32_t at = kKept * kSmallThreads + threadIdx.x; at < count; at += kSmallThreads)
         add(from[at]);
     sum = sum_of_group<kSmallWarps>(sum, shared);
@@ -85,6 +86,7 @@ __device__ inline void norm(const NormParams& p, float (&shared)[kSmallWarps]) {
         if (at < count)
             to[at] = scaled(kept[each], weights[each]);
     }
+#pragma unroll 1
     for (uint32_t at = kKept * kSmallThreads + threadIdx.x; at < count; at += kSmallThreads)
         to[at] = scaled(from[at], weight[at]);
 }

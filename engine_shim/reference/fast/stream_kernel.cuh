@@ -285,10 +285,12 @@ struct StreamKernel {
             ask_next(p, steps, feed, shared.queue[stage][warp]);
         wait_for_previous();
         Inputs x[kAhead]; // of this step and those after it; the next pass begins like this one
+        uint32_t ahead = 0;
 #pragma unroll
-        for (uint32_t ahead = 0; ahead < kAhead; ++ahead)
-            if (ahead < steps)
-                load_x(p, ahead, x[ahead]);
+        for (int turn = 0; turn < kAhead; ++turn) {
+            load_x(p, ahead, x[turn]);
+            ahead = ahead + 1 == steps ? 0 : ahead + 1;
+        }
         int stage = 0;
 #pragma unroll 1
         for (uint32_t pass = 0;; ++pass) {
@@ -296,20 +298,21 @@ struct StreamKernel {
             if (!rows.there[0])
                 break;
             Sums sums{};
+            // Not unrolled: what is fetched of the kernel waits in line with what is asked of
+            // memory.
 #pragma unroll 1
-            for (uint32_t first = 0; first < steps; first += kAhead)
+            for (uint32_t step = 0; step < steps; ++step) {
+                Queued& queued = shared.queue[stage][warp];
+                wait_for_copies<kStages - 1>();
+                multiply(p, rows, step, queued, x[0], sums);
+                ask_next(p, steps, feed, queued);
 #pragma unroll
-                for (uint32_t ahead = 0; ahead < kAhead; ++ahead) {
-                    const uint32_t step = first + ahead;
-                    if (step >= steps)
-                        break;
-                    Queued& queued = shared.queue[stage][warp];
-                    wait_for_copies<kStages - 1>();
-                    multiply(p, rows, step, queued, x[ahead], sums);
-                    ask_next(p, steps, feed, queued);
-                    load_x(p, step + kAhead < steps ? step + kAhead : ahead, x[ahead]);
-                    stage = stage + 1 == kStages ? 0 : stage + 1;
-                }
+                for (int turn = 1; turn < kAhead; ++turn)
+                    __builtin_memcpy(&x[turn - 1], &x[turn], sizeof x[0]);
+                load_x(p, ahead, x[kAhead - 1]);
+                ahead = ahead + 1 == steps ? 0 : ahead + 1;
+                stage = stage + 1 == kStages ? 0 : stage + 1;
+            }
 #pragma unroll
             for (int tile = 0; tile < kTiles; ++tile)
                 if (rows.there[tile]) {

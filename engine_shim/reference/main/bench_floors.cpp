@@ -96,6 +96,7 @@ Status Bench::product_shape(const char* name, bool pair,
         for (const ProductWay& way : kProductWays) {
             FastOptions options;
             options.stream_rows = options.stream_rows_pair = way.streams ? 1024 : 0;
+            options.stream_input_max = UINT32_MAX;
             options.many_tiles = way.many_tiles;
             options.own_rows = options.own_rows_fp8 = way.library ? 0 : 1024;
             const fast::Layers layers(model_.dims(), model_.weights(), buffers,
