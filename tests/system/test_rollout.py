@@ -154,9 +154,9 @@ def test_a_surge_that_is_killed_before_it_serves_changes_nothing(references):
         old = node.active()["pid"]
         berth(node, "rollout", "chat", "-f", write(node, "second"), "--pause", "--wait")
         kill(node.instance("chat~next")["pid"])
-        status = berth(node, "rollout", "status", "chat", "--timeout", "60s")
+        wait_until("it has failed", lambda: rollout(node)["phase"] == "Failed", PATIENCE)
+        status = berth(node, "rollout", "status", "chat")
         assert status.returncode == 1, status.stdout
-        assert rollout(node)["phase"] == "Failed"
         assert node.active()["pid"] == old and names(node) == ["chat"]
         crowd.goes_on()
     assert not crowd.wrong, crowd.wrong[0]
