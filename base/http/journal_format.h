@@ -24,8 +24,10 @@ inline constexpr uint64_t kSlotBytesMin = uint64_t{64} << 10;
 inline constexpr uint32_t kSlotsMax = 1024;
 inline constexpr size_t kMemoBytesMax = 96;
 // A request that so many processes went on with, each of which ended before it had another entry of
-// it, is likely what ends them: the next one ends its connection instead.
-inline constexpr uint32_t kFruitlessMax = 8;
+// it, is likely what ends them: the next one ends its connection instead. So many, because
+// processes that somebody else ends one soon after the other must not count against a request that
+// waits.
+inline constexpr uint32_t kFruitlessMax = 64;
 
 struct JournalHeader {
     uint64_t magic = 0;
