@@ -41,7 +41,8 @@ Status check_fit() {
     return check_no_gpu_open();
 }
 
-// What main's environ and argv point to from now on.
+// What main's environ and argv point to from now on. Never destroyed: what ends behind it (torch's
+// statics, for one) still reads the environment.
 struct Kept {
     std::vector<std::string> texts;
     std::vector<char*> pointers;
@@ -56,12 +57,12 @@ struct Kept {
 };
 
 Kept& kept_argv() {
-    static Kept kept;
+    static Kept& kept = *new Kept; // NOLINT
     return kept;
 }
 
 Kept& kept_environment() {
-    static Kept kept;
+    static Kept& kept = *new Kept; // NOLINT
     return kept;
 }
 

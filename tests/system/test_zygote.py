@@ -214,3 +214,23 @@ def test_a_batch_that_is_evicted_and_forked_again_answers_every_line_once():
             assert shown["startedBy"] == "forked"
         node.wait_state("nightly", "Succeeded", timeout=300)
         assert len(node.answers()) == 40
+
+
+def test_an_engine_that_ends_in_words_is_not_taken_for_one_that_crashed():
+    with Node(policy=POLICY) as node:
+        wait_zygote(node)
+        document = node.root / "wrong.yaml"
+        document.write_text("""\
+kind: Instance
+metadata: {name: wrong}
+spec:
+  model: smollm2
+  priorityClassName: batch
+  resources: {limits: {memory: 64Mi}}
+  restart: Never
+  engine: {command: [berth-engine, --no-such-flag]}
+""")
+        berth(node, "apply", "-f", document)
+        message = node.wait_state("wrong", "Failed")["message"]
+        assert "exit code" in message and "SIG" not in message, message
+        assert node.instance("wrong")["startedBy"] == "forked"

@@ -18,7 +18,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <future>
 #include <optional>
@@ -217,17 +216,6 @@ Status run(const Options& options) {
     return lived;
 }
 
-// Torch's CUDA half does not end well: its destructors, in the dynamic loader's order, read what
-// others have freed (seen on an H200: SIGSEGV below at::vitals, so that an end in words looked like
-// a crash). All that is ours has ended by then; the kernel and the driver take back the rest.
-int leave(int exit_code, bool with_gpu) {
-    if (with_gpu) {
-        std::fflush(nullptr);
-        ::_exit(exit_code);
-    }
-    return exit_code;
-}
-
 int run_engine(int argc, char** argv) {
     int exit_code = 0;
     const auto options = parse_options(argc, argv, exit_code);
@@ -239,10 +227,11 @@ int run_engine(int argc, char** argv) {
         fmt::print(stderr, "berth-engine: {}\n", started.error().message);
         return kExitFailed;
     }
-    const Status ended = run(*options);
-    if (!ended)
+    if (const Status ended = run(*options); !ended) {
         log::error("reason={} {}", ended.error().reason, ended.error().message);
-    return leave(ended ? 0 : kExitFailed, names_gpu(options->device));
+        return kExitFailed;
+    }
+    return 0;
 }
 
 } // namespace
