@@ -19,6 +19,13 @@ Result<policies::InstanceSpec> spec_from(const std::string& yaml, const std::str
     return read.instances.front();
 }
 
+// As check_documents() completes it: without a word a device for each.
+void set_ranks(policies::InstanceSpec& spec, uint32_t ranks) {
+    spec.ranks = ranks;
+    if (spec.device_count == 0)
+        spec.device_count = ranks;
+}
+
 } // namespace
 
 MetaRecord to_record(const node::Rollout& r) {
@@ -26,6 +33,8 @@ MetaRecord to_record(const node::Rollout& r) {
         {"number", r.number},
         {"before", policies::effective_yaml(r.before)},
         {"after", policies::effective_yaml(r.after)},
+        {"ranksBefore", r.before.ranks}, // of their Models, which may be others when it is read
+        {"ranksAfter", r.after.ranks},
         {"phase", node::to_string(r.phase)},
         {"first", r.first.value},
         {"surge", r.surge},
@@ -59,6 +68,8 @@ Result<node::Rollout> rollout_from(const MetaRecord& record) {
     reader.allow_unknown();
     r.number = reader.unsigned_integer("number");
     const std::string before = reader.string("before"), after = reader.string("after");
+    const auto ranks_before = static_cast<uint32_t>(reader.unsigned_integer("ranksBefore", 1));
+    const auto ranks_after = static_cast<uint32_t>(reader.unsigned_integer("ranksAfter", 1));
     const std::string phase = reader.string("phase");
     r.first = node::InstanceName(reader.string("first", ""));
     r.surge = reader.boolean("surge", false);
@@ -80,6 +91,8 @@ Result<node::Rollout> rollout_from(const MetaRecord& record) {
     BERTH_ASSIGN(r.phase, node::rollout_phase_from(phase));
     BERTH_ASSIGN(r.before, spec_from(before, what));
     BERTH_ASSIGN(r.after, spec_from(after, what));
+    set_ranks(r.before, ranks_before);
+    set_ranks(r.after, ranks_after);
     return r;
 }
 

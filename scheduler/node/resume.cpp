@@ -165,7 +165,11 @@ void Step::on(const ProcessContinued& event) {
 
 void Step::resume_failed(Instance& i, const Error& why) {
     cancel_timers(i);
-    i.late_command.reset();
+    // Not answered, it may take the bytes yet.
+    const bool unanswered = i.command && i.command_kind == CommandKind::kRestore &&
+                            why.code == ErrorCode::kDeadlineExceeded;
+    i.late_command = unanswered ? i.command : std::nullopt;
+    i.late_kind = CommandKind::kRestore;
     i.command.reset();
     const bool from_pause = i.came_from == InstanceState::kPaused;
     const std::string reason = why.reason.empty() ? "ResumeFailed" : why.reason;
@@ -185,9 +189,11 @@ void Step::resume_failed(Instance& i, const Error& why) {
     tell(i, true, reason, why.message);
     if (from_pause)
         return;
-    // The reserved bytes stay counted until the driver says how much of them it holds.
+    // The reserved bytes stay counted until it has answered and the driver says how much of them it
+    // holds.
     i.grant_state = i.session ? GrantState::kHeld : GrantState::kUnconfirmed;
-    act(ConfirmBytes{i.name, i.devices.front(), i.process});
+    if (!unanswered)
+        act(ConfirmBytes{i.name, i.devices.front(), i.process});
 }
 
 } // namespace berth::node

@@ -269,6 +269,13 @@ void Step::late_answer(Instance& i, const CommandDone& event) {
         act(ConfirmBytes{i.name, i.devices.front(), i.process});
         return;
     }
+    if (i.late_kind == CommandKind::kRestore) {
+        if (i.state != InstanceState::kSuspended)
+            return;
+        if (event.error) // what it has taken of the bytes, the driver says
+            return act(ConfirmBytes{i.name, i.devices.front(), i.process});
+        return begin_rung(i, Rung::kOffload, i.held_by, s_.policy.preemption.grace_period);
+    }
     if (event.error || i.late_kind == CommandKind::kGrow)
         return;
     if (i.late_kind == CommandKind::kPause && i.state == InstanceState::kPreempting)

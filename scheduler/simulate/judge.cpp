@@ -179,7 +179,9 @@ void Judge::check_facts(const node::Operation& done) {
     if (done.kind == node::OperationKind::kPreempt && done.reached == policies::Rung::kOffload &&
         engine != nullptr && found->second.state == InstanceState::kSuspended)
         for (const node::DeviceId& device : engine->devices)
-            if (stage_.account.get(device, "grant of " + engine->key) > kOffloadedMost)
+            if (stage_.account.get(device, "grant of " + engine->key) >
+                kOffloadedMost *
+                    static_cast<uint64_t>(std::ranges::count(engine->devices, device))) // of ranks
                 stage_.wrong(
                     "said-before-done",
                     who + " has succeeded, and " + engine->key + " still has " +
