@@ -91,6 +91,7 @@ case ,$only, in
 *,colocate,* | *,cycles,* | *,failover,* | *,node,* | *,load,*)
     [ -e "$model/.complete" ] ||
         part checkpoint python3 "$here/configs/make_model.py" random "$model" --shape "$shape" --words
+    sync # its write-back would be measured with whatever comes first
     ;;
 esac
 for name in ${only//,/ }; do
