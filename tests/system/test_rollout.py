@@ -15,7 +15,7 @@ from node_under_test import BIN, PROMPTS, Refused, call, kill, wait_until
 from test_standby import Crowd, Pair, Streaming
 
 ROLLOUTS = int(os.environ.get("BERTH_ROLLOUTS", "3"))
-REQUESTS = int(os.environ.get("BERTH_REQUESTS", "200"))
+REQUESTS = int(os.environ.get("BERTH_REQUESTS", "30"))
 PATIENCE = 900 # seconds, with any machine
 
 
