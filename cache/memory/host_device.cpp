@@ -24,6 +24,11 @@ namespace {
 constexpr int kSegmentSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 constexpr uint64_t kHostGrantStep = uint64_t{2} << 20;
 
+// Pages that a direct read has filled are let go by a worker of the kernel, which may come late on
+// a busy machine. Each try waits for them, up to three quarters of a second; where a writable
+// mapping is the reason it fails at once.
+constexpr int kSealTries = 12;
+
 // A range of this process's address space.
 struct HostRange final : Mapping::Owner {
     HostRange(void* address, uint64_t length) : at(address), bytes(length) {}
@@ -54,8 +59,13 @@ class HostWritableSegment final : public WritableSegment {
             return fail(ErrorCode::kFailedPrecondition, "the segment has been sealed already");
         // The kernel refuses to seal against writing while a writable mapping lives.
         mapping_.reset();
-        if (::fcntl(fd_.get(), F_ADD_SEALS, kSegmentSeals) != 0) {
-            int error_number = errno;
+        int error_number = 0;
+        for (int tries = 0; tries < kSealTries; ++tries) {
+            error_number = ::fcntl(fd_.get(), F_ADD_SEALS, kSegmentSeals) == 0 ? 0 : errno;
+            if (error_number != EBUSY)
+                break;
+        }
+        if (error_number != 0) {
             if (error_number == EBUSY)
                 return fail(ErrorCode::kFailedPrecondition,
                             "sealing the segment: something in this or a forked process still "
