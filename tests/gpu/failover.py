@@ -283,8 +283,9 @@ def report_kills(bench, lines, wrong):
 
 
 def decode_rate(port, calls):
-    """Tokens a second of streams that run together, from when each has begun to the first one's
-    end. One thread reads all; an event is a token, or the words' usage at the end."""
+    """Tokens a second of streams that run together, from when each has begun (or, where one ends
+    before, the first has) to the first one's end. One thread reads all; an event is a token, or the
+    words' usage at the end."""
     from streams import request
     waiting = selectors.DefaultSelector()
     try:
@@ -292,7 +293,7 @@ def decode_rate(port, calls):
             client = socket.create_connection(("127.0.0.1", port), timeout=120)
             client.sendall(request(*call))
             waiting.register(client, selectors.EVENT_READ, {"events": 0, "tail": b""})
-        begun = events_before = None
+        begun = events_before = first = None
         while True:
             for key, _ in waiting.select(120):
                 data = key.fileobj.recv(1 << 16)
@@ -300,10 +301,11 @@ def decode_rate(port, calls):
                 state, text = key.data, key.data["tail"] + data
                 state["events"] += text.count(b"data: ") - key.data["tail"].count(b"data: ")
                 state["tail"] = text[-5:]
+                first = first or (time.monotonic(), state["events"])
                 if b"[DONE]" in text:
-                    spent = time.monotonic() - begun
+                    since, before = (begun, events_before) if begun else first
                     events = sum(one.data["events"] for one in waiting.get_map().values())
-                    return (events - events_before - 2) / spent
+                    return max(events - before - 2, 1) / max(time.monotonic() - since, 1e-6)
             if begun is None and all(one.data["events"] for one in waiting.get_map().values()):
                 begun = time.monotonic()
                 events_before = sum(one.data["events"] for one in waiting.get_map().values())
