@@ -289,6 +289,8 @@ asio::awaitable<void> Connection::handle(Request request, Head head) {
     peer_ = std::make_shared<RequestPeer>();
     request.peer = peer_;
     request.kept = is_kept() ? kept_ : nullptr;
+    if (is_kept())
+        kept_->begin_work();
     watch_peer();
     const bool started = is_kept() && kept_->resumes() && kept_->phase() == Phase::kAnswering;
     auto stream = std::make_shared<AnswerStream>(shared_from_this(), head, started);

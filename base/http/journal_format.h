@@ -18,16 +18,18 @@
 namespace berth::http {
 
 inline constexpr uint64_t kJournalMagic = 0x4c4e524a48545242; // "BRTHJRNL"
-inline constexpr uint32_t kJournalVersion = 1;
+inline constexpr uint32_t kJournalVersion = 2;
 inline constexpr uint64_t kJournalPage = 4096;
 inline constexpr uint64_t kSlotBytesMin = uint64_t{64} << 10;
 inline constexpr uint32_t kSlotsMax = 1024;
 inline constexpr size_t kMemoBytesMax = 96;
-// A request that so many processes went on with, each of which ended before it had another entry of
-// it, is likely what ends them: the next one ends its connection instead. So many, because
-// processes that somebody else ends one soon after the other must not count against a request that
-// waits.
-inline constexpr uint32_t kFruitlessMax = 64;
+// A request that so many processes in a row were at work on when they ended, none of which had
+// another entry of it before, is what ends them: the next one ends its connection instead. Those
+// that only wait are not counted against.
+inline constexpr uint32_t kStrikesMax = 3;
+// From so many on it is a suspect: its handler sees to it that no two of them are at work at once,
+// so that the next end is counted against the right one.
+inline constexpr uint32_t kStrikesSuspect = 2;
 
 struct JournalHeader {
     uint64_t magic = 0;
@@ -44,6 +46,13 @@ enum class Phase : uint32_t {
     kContinued, // "100 Continue" was
     kAnswering, // a part of the answer was
     kAnswered,  // the out area holds the answer's last bytes
+};
+
+// What is being done about the present request: an end meanwhile counts against it.
+enum class Work : uint32_t {
+    kNone,     // it is being read, or waits
+    kHandled,  // its handler has begun
+    kComputed, // as the handler says
 };
 
 // Offsets count the connection's bytes from its begin, in each direction.
@@ -64,10 +73,11 @@ struct SlotState {
 static_assert(std::is_trivially_copyable_v<SlotState> && sizeof(SlotState) == 168);
 
 struct SlotHead {
-    uint64_t serial = 0;    // of its connection; 0: free
-    uint32_t current = 0;   // which state counts
-    uint32_t fruitless = 0; // processes that took over the present request since it last came on
-    uint64_t entries = 0;   // low half: how many there are; high half: of which request
+    uint64_t serial = 0;  // of its connection; 0: free
+    uint32_t current = 0; // which state counts
+    uint32_t strikes = 0; // of the present request, since it last came on
+    uint64_t entries = 0; // low half: how many there are; high half: of which request
+    uint64_t work = 0;    // a Work
     std::array<SlotState, 2> states{};
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <utility>
 
 namespace berth::http {
 
@@ -23,7 +24,7 @@ void KeptConnection::begin(uint64_t serial, const TcpCount& count) {
     first.in_base = first.in_start = count.taken;
     first.out_start = count.given;
     publish(head().entries, uint64_t{0});
-    head().fruitless = 0;
+    clear_record();
     commit(first);
     publish(head().serial, serial);
     active_ = true;
@@ -59,14 +60,15 @@ bool KeptConnection::fits(const SlotState& state, const TcpCount& count, uint64_
 bool KeptConnection::is_worth_it(const SlotState& state) {
     if (state.request_bytes == 0 || state.phase == Phase::kAnswered)
         return true;
-    if (head().fruitless >= kFruitlessMax) {
-        log::error("a request has ended {} processes, or each of them ended before it came on: it "
-                   "is not tried again, its connection is ended",
-                   head().fruitless);
-        return false;
-    }
-    ++head().fruitless;
-    return true;
+    SlotHead& left = head();
+    if (std::exchange(left.work, 0) != 0)
+        ++left.strikes;
+    if (left.strikes < kStrikesMax)
+        return true;
+    log::error("{} processes have ended while they were at work on the same request: it is not "
+               "tried again, its connection is ended",
+               left.strikes);
+    return false;
 }
 
 bool KeptConnection::take_over(const TcpCount& count) {
@@ -100,6 +102,27 @@ bool KeptConnection::take_over(const TcpCount& count) {
                    layout_.entry_bytes() - entries_end);
     keeping_->wipe(memory_ + layout_.out_at() + out_high_, layout_.out_bytes() - out_high_);
     return true;
+}
+
+void KeptConnection::clear_record() {
+    head().strikes = 0;
+    head().work = 0;
+}
+
+void KeptConnection::leave() {
+    if (active_)
+        head().work = 0; // this process ends of its own will
+    active_ = false;
+}
+
+KeptConnection::Mark KeptConnection::mark() const {
+    return active_ ? Mark(keeping_, &head().work) : nullptr;
+}
+
+void KeptConnection::set(const Mark& mark, Work work) {
+    if (mark)
+        std::atomic_ref<uint64_t>(*mark).store(static_cast<uint64_t>(work),
+                                               std::memory_order_relaxed);
 }
 
 // The state that does not count is written, then it counts.
@@ -186,7 +209,7 @@ void KeptConnection::end_request() {
     if (next.in_start == in_total_)
         next.in_base = next.in_start;
     commit(next);
-    head().fruitless = 0;
+    clear_record();
     wipe_request(at, bytes);
     make_room();
     resumes_ = false;
@@ -200,7 +223,7 @@ void KeptConnection::free_slot() {
     wipe_request(0, std::min(in_used, layout_.in_bytes()));
     head().states = {};
     publish(head().entries, uint64_t{0});
-    head().fruitless = 0;
+    clear_record();
     active_ = false;
     keeping_->freed(*this);
 }
@@ -240,8 +263,8 @@ void KeptConnection::append(uint64_t entry) {
     std::memcpy(memory_ + layout_.entries_at() + entries_ * sizeof entry, &entry, sizeof entry);
     ++entries_;
     publish(head().entries, (state_.requests & 0xffffffff) << 32 | entries_);
-    if (head().fruitless != 0)
-        head().fruitless = 0;
+    if (head().strikes != 0)
+        head().strikes = 0;
 }
 
 void KeptConnection::cover(size_t entries, uint32_t stage) {

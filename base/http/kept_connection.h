@@ -32,8 +32,8 @@ class KeptConnection {
     // Begins a slot for a connection that has come so far.
     void begin(uint64_t serial, const TcpCount& count);
     // Takes over a slot that another process has left. False: its contents are not what they must
-    // be, whatever they are nothing outside the slot is touched; or its request has ended, or
-    // outlived, kFruitlessMax processes without coming on.
+    // be, whatever they are nothing outside the slot is touched; or its request has ended
+    // kStrikesMax processes that were at work on it.
     bool take_over(const TcpCount& count);
 
     bool active() const { return active_; }
@@ -57,7 +57,7 @@ class KeptConnection {
     void give_up();
     std::string leftover() { return std::exchange(leftover_, {}); }
     // Leaves it as it is, for a successor.
-    void leave() { active_ = false; }
+    void leave();
 
     // Of one that was taken over: what the kernel had not taken; how far its request was.
     std::string_view unsent() const { return unsent_; }
@@ -73,6 +73,13 @@ class KeptConnection {
     uint32_t stage() const { return state_.stage; }
     // Once, before it answers; at most kMemoBytesMax.
     void note(std::string_view memo);
+    // What is done about the request, by whoever does it, on any thread; the request's handler is
+    // running until it says otherwise. The journal stays for as long as somebody has this.
+    using Mark = std::shared_ptr<uint64_t>;
+    Mark mark() const;
+    static void set(const Mark& mark, Work work);
+    void begin_work() { set(mark(), Work::kHandled); }
+    bool is_suspect() const { return active_ && head().strikes >= kStrikesSuspect; }
     // An entry more; for want of room the slot is given up.
     void append(uint64_t entry);
     // What the next write holds: the text of so many entries.
@@ -84,6 +91,7 @@ class KeptConnection {
     void commit(const SlotState& next);
     bool fits(const SlotState& state, const TcpCount& count, uint64_t entries) const;
     bool is_worth_it(const SlotState& state);
+    void clear_record();
     void wipe_request(uint64_t inbound_at, uint64_t inbound_bytes);
     void make_room();
     void free_slot();

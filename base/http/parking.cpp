@@ -151,4 +151,17 @@ Status Parking::replace(std::span<const Live> live) {
     return {};
 }
 
+Result<size_t> Parking::clear() {
+    BERTH_TRY(look_from(out_.get(), -1)); // of a process that ended while it looked
+    messages_ = 0;
+    for (size_t ended = 0;;) {
+        BERTH_ASSIGN(const Message message, receive(out_.get(), 0));
+        if (!message.is_there)
+            return ended;
+        for (const Found& one : message.found)
+            (void)::shutdown(one.fd.get(), SHUT_RDWR);
+        ended += message.found.size();
+    }
+}
+
 } // namespace berth::http

@@ -38,6 +38,8 @@ class Parking {
     // Leaves these and nothing else: they are sent again before the old ones are taken out, so that
     // an end in between leaves doubles at worst. On failure all are still there.
     Status replace(std::span<const Live> live);
+    // Ends all connections that lie there and leaves none; how many there were.
+    Result<size_t> clear();
     // Entries of the queue, some of which hold many connections.
     size_t messages() const { return messages_; }
 

@@ -1,23 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/weights/kernel_image.h"
 
-// The assembler takes the file in as it is: BERTH_KERNEL_IMAGE is its path.
-#ifdef BERTH_KERNEL_IMAGE
-asm(".pushsection .rodata.berth_kernel_image, \"a\"\n"
-    ".balign 64\n"
-    ".hidden berth_kernel_image_begin\n"
-    ".globl berth_kernel_image_begin\n"
-    "berth_kernel_image_begin:\n"
-    ".incbin \"" BERTH_KERNEL_IMAGE "\"\n"
-    ".hidden berth_kernel_image_end\n"
-    ".globl berth_kernel_image_end\n"
-    "berth_kernel_image_end:\n"
-    ".popsection\n");
+#include "base/embedded_file.h"
 
-extern "C" {
-[[gnu::visibility("hidden")]] extern const std::byte berth_kernel_image_begin[];
-[[gnu::visibility("hidden")]] extern const std::byte berth_kernel_image_end[];
-}
+#ifdef BERTH_KERNEL_IMAGE
+BERTH_EMBED_FILE(berth_kernel_image, BERTH_KERNEL_IMAGE)
 #endif
 
 namespace berth {

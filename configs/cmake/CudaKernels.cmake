@@ -26,19 +26,33 @@ if(BERTH_NVCC)
         endif()
     endforeach()
 endif()
-# One try tells whether nvcc gets along with the language and with our compiler as its host's.
 set(BERTH_KERNEL_BASE_FLAGS --fatbin -std=c++20 -O3 -fmad=false -ccbin ${CMAKE_CXX_COMPILER})
-if(BERTH_KERNEL_FLAGS AND NOT "${BERTH_NVCC_WORKS}" STREQUAL "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}")
-    file(WRITE ${CMAKE_BINARY_DIR}/nvcc_check/check.cu
-        "#include <cuda_fp8.h>\n#include <cstdint>\nextern \"C\" __global__ void check(uint32_t* to) { *to = 1; }\n")
+# Kernels that steer graphs are linked with cudadevrt, which not every nvcc comes with.
+set(BERTH_KERNEL_LINK_FLAGS -rdc=true -dlink -lcudadevrt)
+
+# berth_try_kernel(KNOWN WITHOUT CODE FLAGS...): one try tells whether nvcc makes an image of CODE, with
+# our compiler as its host's; said once for each nvcc and set of architectures, which KNOWN then holds.
+# WITHOUT: what is not to be had if it does not.
+function(berth_try_kernel known without code)
+    if("${${known}}" STREQUAL "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}")
+        return()
+    endif()
+    file(WRITE ${CMAKE_BINARY_DIR}/nvcc_check/${known}.cu "${code}")
     execute_process(
-        COMMAND ${BERTH_NVCC} ${BERTH_KERNEL_BASE_FLAGS} ${BERTH_KERNEL_FLAGS} check.cu -o check.fatbin
+        COMMAND ${BERTH_NVCC} ${BERTH_KERNEL_BASE_FLAGS} ${BERTH_KERNEL_FLAGS} ${ARGN} ${known}.cu -o ${known}.fatbin
         WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/nvcc_check
         RESULT_VARIABLE rc OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(rc EQUAL 0)
-        set(BERTH_NVCC_WORKS "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}" CACHE INTERNAL "nvcc that was tried")
+        set(${known} "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}" CACHE INTERNAL "nvcc that was tried")
     else()
-        message(STATUS "${BERTH_NVCC} does not compile a kernel: ${said}")
+        message(STATUS "${BERTH_NVCC} does not ${without}: ${said}")
+    endif()
+endfunction()
+
+if(BERTH_KERNEL_FLAGS)
+    berth_try_kernel(BERTH_NVCC_WORKS "compile a kernel"
+        "#include <cuda_fp8.h>\n#include <cstdint>\nextern \"C\" __global__ void check(uint32_t* to) { *to = 1; }\n")
+    if(NOT "${BERTH_NVCC_WORKS}" STREQUAL "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}")
         set(BERTH_KERNEL_FLAGS)
     endif()
 endif()
@@ -47,25 +61,11 @@ if(BERTH_KERNEL_FLAGS)
 else()
     message(STATUS "CUDA kernels: no usable nvcc, building without; the CPU quantises and hashes for GPUs")
 endif()
-
-# Kernels that steer graphs are linked with cudadevrt, which not every nvcc comes with.
-set(BERTH_KERNEL_LINK_FLAGS -rdc=true -dlink -lcudadevrt)
 set(BERTH_KERNELS_LINK OFF)
 if(BERTH_KERNEL_FLAGS)
-    if(NOT "${BERTH_NVCC_LINKS}" STREQUAL "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}")
-        file(WRITE ${CMAKE_BINARY_DIR}/nvcc_check/link.cu
-            "extern \"C\" __global__ void check(unsigned long long at) { cudaGraphSetConditional(at, 1); }\n")
-        execute_process(
-            COMMAND ${BERTH_NVCC} ${BERTH_KERNEL_BASE_FLAGS} ${BERTH_KERNEL_FLAGS}
-                ${BERTH_KERNEL_LINK_FLAGS} link.cu -o link.fatbin
-            WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/nvcc_check
-            RESULT_VARIABLE rc OUTPUT_VARIABLE said ERROR_VARIABLE said)
-        if(rc EQUAL 0)
-            set(BERTH_NVCC_LINKS "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}" CACHE INTERNAL "nvcc that linked")
-        else()
-            message(STATUS "${BERTH_NVCC} does not link a kernel, graphs cannot look at the gate: ${said}")
-        endif()
-    endif()
+    berth_try_kernel(BERTH_NVCC_LINKS "link a kernel, graphs cannot look at the gate"
+        "extern \"C\" __global__ void check(unsigned long long at) { cudaGraphSetConditional(at, 1); }\n"
+        ${BERTH_KERNEL_LINK_FLAGS})
     if("${BERTH_NVCC_LINKS}" STREQUAL "${BERTH_NVCC};${BERTH_KERNEL_FLAGS}")
         set(BERTH_KERNELS_LINK ON)
     endif()

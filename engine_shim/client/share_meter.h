@@ -137,8 +137,8 @@ class SpareTime {
     static constexpr double kFirstStep = 0.04;
     static constexpr double kStep = 0.004;
     static constexpr double kMost = 0.9;
-    static constexpr double kKnownPart =
-        0.85; // quickly up to this part of the one that was too much
+    static constexpr double kKnownPart = 0.85; // of what was too much: quickly up to there
+    static constexpr double kForgets = 0.9;    // of what was too much, each time one comes near
 
     // Thousandths.
     uint32_t after(const Targets& targets, Nanoseconds ttft, Nanoseconds tpot) {
@@ -165,8 +165,6 @@ class SpareTime {
     }
 
   private:
-    static constexpr double kForgets = 0.9;
-
     double share_ = 0;
     double near_at_ = 1 / kKnownPart; // the share at which it came near a target
 };

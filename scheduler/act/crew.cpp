@@ -41,13 +41,6 @@ void Crew::adopted(const std::vector<node::ProcessRef>& processes,
         end_rest();
 }
 
-std::optional<uint32_t> Crew::rank_with(const std::string& token_sha256) const {
-    const auto found = std::ranges::find(ranks_, token_sha256, &Rank::token_sha256);
-    if (token_sha256.empty() || found == ranks_.end())
-        return std::nullopt;
-    return static_cast<uint32_t>(found - ranks_.begin());
-}
-
 std::string Crew::who(uint32_t rank) const {
     return fmt::format("rank {} (pid {})", rank, ranks_[rank].process.pid);
 }

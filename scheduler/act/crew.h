@@ -64,7 +64,7 @@ class Crew {
     void end_asked() { expects_end_ = true; }
 
     uint32_t size() const { return static_cast<uint32_t>(ranks_.size()); }
-    std::optional<uint32_t> rank_with(const std::string& token_sha256) const;
+    const std::string& token_sha256(uint32_t rank) const { return ranks_.at(rank).token_sha256; }
     const node::ProcessRef& process(uint32_t rank) const { return ranks_.at(rank).process; }
     const node::Phases& phases(uint32_t rank) const { return ranks_.at(rank).phases; }
     const std::string& weights(uint32_t rank) const { return ranks_.at(rank).weights; }

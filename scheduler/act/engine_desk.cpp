@@ -171,12 +171,14 @@ void EngineDesk::hello(SessionId id, Session& session, const protocol::Hello& he
 std::optional<uint32_t> EngineDesk::rank_with(const node::Instance& instance,
                                               const std::string& token) const {
     const std::string hash = sha256_hex(token);
-    if (const Crew* crew = crews_.find(instance.name))
-        return crew->rank_with(hash);
-    for (uint32_t rank = 0; rank < instance.ranks; ++rank)
-        if (const std::string known = instance.rank_process(rank).token_sha256;
-            !known.empty() && equal_constant_time(hash, known))
+    const Crew* crew = crews_.find(instance.name);
+    for (uint32_t rank = 0; rank < instance.ranks; ++rank) {
+        const std::string known = crew != nullptr && rank < crew->size()
+                                      ? crew->token_sha256(rank)
+                                      : instance.rank_process(rank).token_sha256;
+        if (!known.empty() && equal_constant_time(hash, known))
             return rank;
+    }
     return std::nullopt;
 }
 

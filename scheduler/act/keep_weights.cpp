@@ -134,20 +134,10 @@ void NodeActor::keep_service(std::string key, std::string meta, std::vector<Uniq
         keeper_.put(key, std::move(meta), std::move(fds), then);
 }
 
-// No other process has the socket of its service, or waits for it.
-bool NodeActor::is_only_process(const node::Instance& instance) const {
-    for (const auto& [name, i] : context_.state().instances)
-        if (i.service == instance.service && i.process_alive && name != instance.name)
-            return false;
-    return true;
-}
-
-// Requests are kept for a next process. Where none comes, no prompt stays behind.
-void NodeActor::forget_requests(const node::Instance& instance) {
-    const bool over = instance.state == node::InstanceState::kFailed ||
-                      instance.state == node::InstanceState::kSucceeded;
-    if (over && !instance.service.empty() && is_only_process(instance))
-        services_.forget_requests(instance.spec);
+void NodeActor::forget_requests(const node::InstanceName& instance) {
+    const auto found = context_.state().instances.find(instance);
+    if (found != context_.state().instances.end())
+        services_.forget_requests(found->second.spec);
 }
 
 void NodeActor::follow_services() {

@@ -229,6 +229,9 @@ struct NodeActor::ByKind {
     void operator()(const node::SendCommand& command) const {
         actor.send_command(command, recorded);
     }
+    void operator()(const node::ForgetRequests& forget) const {
+        actor.forget_requests(forget.instance);
+    }
     void operator()(const node::TellRules&) const {
         actor.follow_services();
         actor.follow_sharing();
@@ -237,9 +240,7 @@ struct NodeActor::ByKind {
     void operator()(const node::ConfirmBytes& confirm) const { actor.confirm_bytes(confirm); }
     void operator()(const node::ArmTimer& timer) const { actor.timers_.arm(timer.timer, timer.at); }
     void operator()(const node::CancelTimer& timer) const { actor.timers_.cancel(timer.timer); }
-    void operator()(const node::PersistInstance& persist) const {
-        actor.forget_requests(persist.instance);
-    }
+    void operator()(const node::PersistInstance&) const {}
     void operator()(const node::ForgetInstance& forget) const {
         actor.context_.gates.release(forget.instance);
         std::erase_if(actor.context_.starts, [&forget](const auto& one) {

@@ -81,8 +81,7 @@ class NodeActor final : public DecisionLoop::Actor {
     void launch(const Starting& starting);
     void execute(const Starting& starting, const std::string& why);
     void keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds);
-    void forget_requests(const node::Instance& instance);
-    bool is_only_process(const node::Instance& instance) const;
+    void forget_requests(const node::InstanceName& instance);
     void follow_sharing();
     void show_mps();
     void mps_changed();

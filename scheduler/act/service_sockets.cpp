@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/act/service_sockets.h"
 
+#include "base/http/parking.h"
 #include "base/json.h"
 #include "base/listen_socket.h"
 #include "base/log.h"
@@ -40,6 +41,12 @@ Status open_journal(ServiceSockets& sockets) {
     sockets.parked_out.reset(pair[1]);
     (void)::setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &kParkedBytes, sizeof kParkedBytes);
     return {};
+}
+
+Result<size_t> end_parked(const ServiceSockets& sockets) {
+    BERTH_ASSIGN(UniqueFd in, sockets.parked_in.duplicate());
+    BERTH_ASSIGN(UniqueFd out, sockets.parked_out.duplicate());
+    return http::Parking(std::move(in), std::move(out)).clear();
 }
 
 } // namespace
@@ -164,6 +171,11 @@ void ServiceBook::forget_requests(const policies::InstanceSpec& spec) const {
     if (::fallocate(known->journal.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                     static_cast<off_t>(kJournalBytes)) != 0)
         log::error("the journal of {} could not be wiped: errno {}", owner_of(spec), errno);
+    const Result<size_t> ended = end_parked(*known);
+    if (!ended)
+        log::error("connections of {} are kept on: {}", owner_of(spec), ended.error().message);
+    else if (*ended > 0)
+        log::warn("requests forgotten instance={} connections={}", owner_of(spec), *ended);
 }
 
 void ServiceBook::refill() const {

@@ -51,7 +51,8 @@ class ServiceBook {
     // Of the instance itself, or of the one that it stands by for.
     Result<Shared> ensure(const policies::InstanceSpec& spec);
     Shared find(const policies::InstanceSpec& spec) const;
-    // Nobody will go on with what is in the journal: its memory is given back, all of it zero.
+    // Nobody will go on with what is in the journal: its memory is given back, all of it zero, and
+    // the connections that are kept end. Only while nobody answers.
     void forget_requests(const policies::InstanceSpec& spec) const;
     // To a new keeper.
     void refill() const;

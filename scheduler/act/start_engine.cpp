@@ -7,15 +7,11 @@
 #include "base/log.h"
 #include "scheduler/act/rank_name.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 namespace berth {
 
 namespace {
-
-constexpr size_t kPoisonedAfter = 3; // deaths within the crash-loop window
 
 const std::string& device_of(const SpawnOptions& options) {
     static const std::string none;
@@ -87,16 +83,6 @@ Result<NodeActor::Starting> NodeActor::prepare(const node::StartProcess& start,
 Status NodeActor::pass_socket(const node::StartProcess& start, Starting& starting) {
     BERTH_ASSIGN(starting.service, services_.ensure(start.spec));
     const policies::EngineSpec& engine = start.spec.engine;
-    // A request that ends each engine that goes on with it must not end them all.
-    if (const auto i = context_.state().instances.find(start.instance);
-        i != context_.state().instances.end() && i->second.failures.size() >= kPoisonedAfter &&
-        is_only_process(i->second)) {
-        context_.note(true, "instance/" + start.instance.value, "RequestsForgotten",
-                      fmt::format("{} processes have ended soon one after the other: what was "
-                                  "in flight is not tried again",
-                                  i->second.failures.size()));
-        services_.forget_requests(start.spec);
-    }
     starting.options.listen_fds = starting.service->listen_fds(
         engine.journal && engine.driver == policies::DriverKind::kBerth);
     return {};

@@ -118,6 +118,10 @@ struct SendCommand { // -> CommandDone (or SessionClosed)
     uint64_t generation = 0; // of Serve
     bool hand_over = false;  // of Stop: a successor goes on with what is not done
 };
+// Nobody goes on with what is in flight at the instance's socket: its connections end.
+struct ForgetRequests {
+    InstanceName instance;
+};
 // The documents are others: tell the gates, and the engines that are connected, what concerns them.
 struct TellRules {};
 struct ConfirmBytes { // -> BytesConfirmed
@@ -192,9 +196,9 @@ struct Decision {
 using Action =
     std::variant<StartLoad, StartCopy, GoLoad, RefuseLoad, KillLoad, KeepWeights, DropWeights,
                  TidyImages, LoadFinished, PublicationAnswered, StartProcess, TerminateProcess,
-                 StopProcess, ContinueProcess, KillProcess, InspectProcess, SendCommand, TellRules,
-                 ConfirmBytes, ArmTimer, CancelTimer, PersistInstance, ForgetInstance,
-                 PersistWeights, PersistDevice, PersistOperation, PersistRollout, ForgetRollout,
-                 AdoptDocument, OperationDone, EmitEvent, Decision>;
+                 StopProcess, ContinueProcess, KillProcess, InspectProcess, SendCommand,
+                 ForgetRequests, TellRules, ConfirmBytes, ArmTimer, CancelTimer, PersistInstance,
+                 ForgetInstance, PersistWeights, PersistDevice, PersistOperation, PersistRollout,
+                 ForgetRollout, AdoptDocument, OperationDone, EmitEvent, Decision>;
 
 } // namespace berth::node

@@ -91,6 +91,7 @@ void Step::process_gone(Instance& i) {
     i.process_alive = i.session = i.dying = i.stale_told = false;
     i.process = ProcessRef{};
     i.token_sha256.clear();
+    i.serves_since.reset();
     i.endpoint.clear();
     i.weights.clear();
     i.weights_source.clear();
@@ -132,6 +133,7 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
     }
     if (!i.reason.empty())
         how = i.reason + ": " + i.message + "; " + how;
+    note_end(s_, i, now_);
     process_gone(i);
     if (i.remove_wanted)
         return remove(i);

@@ -70,6 +70,9 @@ struct Describe {
             text += " " + std::string(policies::to_string(a.kv));
         return text;
     }
+    std::string operator()(const ForgetRequests& a) const {
+        return "ForgetRequests " + a.instance.value;
+    }
     std::string operator()(const TellRules&) const { return "TellRules"; }
     std::string operator()(const ConfirmBytes& a) const {
         return "ConfirmBytes " + a.instance.value;

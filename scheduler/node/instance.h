@@ -5,11 +5,19 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
+#include <ranges>
 #include <string>
 #include <vector>
 
 namespace berth::node {
+
+// Each of them once, in their order: a view of `devices`, which must stay as they are meanwhile.
+// The board asks for it of every instance, so nothing is copied.
+inline auto each_once(const std::vector<DeviceId>& devices) {
+    return devices | std::views::filter([&devices](const DeviceId& one) {
+               return &*std::find(devices.begin(), devices.end(), one) == &one;
+           });
+}
 
 // One engine: what was asked for, what it is, what it holds, what is under way on it.
 struct Instance {
@@ -78,8 +86,9 @@ struct Instance {
     bool floor_only = false;        // standing by, it has the least grant; more when it takes over
     uint64_t grant_bytes_least = 0; // with which engines of this service have said they get on
     uint64_t generation = 0;
-    bool stale_told = false;   // that its generation was over: once for each process
-    bool dying = false;        // its process is ending: none of its code runs any more
+    std::optional<TimePoint> serves_since; // its process was told to answer
+    bool stale_told = false;               // that its generation was over: once for each process
+    bool dying = false;                    // its process is ending: none of its code runs any more
     Nanoseconds start_took{0}; // of its last process that ran: from its start until then
 
     std::optional<OperationId> operation; // the one under way
@@ -110,7 +119,7 @@ struct Instance {
             return {process, token_sha256};
         return rank <= others.size() ? others[rank - 1] : RankProcess();
     }
-    std::set<DeviceId> places() const { return {devices.begin(), devices.end()}; } // each once
+    auto places() const { return each_once(devices); }
     bool leases(const WeightSetId& set, const DeviceId& device) const {
         for (size_t rank = 0; rank < weights.size(); ++rank)
             if (weights[rank] == set && (ranks == 1 ? is_on(device) : devices[rank] == device))

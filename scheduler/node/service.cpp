@@ -93,8 +93,12 @@ void Step::settle_roles() {
             std::vector<Instance*>& all = services[i.service];
             all.insert(i.spec.standby_of.empty() ? all.begin() : all.end(), &i);
         }
-    for (const auto& [service, all] : services)
+    std::erase_if(s_.services, [&](const auto& one) { return !services.contains(one.first); });
+    for (const auto& [service, all] : services) {
         settle_roles(all);
+        if (is_newly_over(s_, all))
+            act(ForgetRequests{all.front()->name});
+    }
 }
 
 void Step::settle_roles(const std::vector<Instance*>& all) {
@@ -146,10 +150,19 @@ void Step::begin_generation(Instance& i) {
             other.generation = i.generation;
             dirty(other);
         }
+    if (const uint32_t ends = take_poisoned(s_, i); ends > 0) {
+        act(ForgetRequests{i.name});
+        tell(i, true, "RequestsForgotten",
+             std::to_string(ends) + " processes in a row have ended within " +
+                 format_duration(kSteadyTime) +
+                 " of answering: what was in flight is not tried again, its connections end");
+    }
 }
 
 // Whoever does so already, as that generation, has done it.
 void Step::serve(Instance& i) {
+    if (!i.serves_since)
+        i.serves_since = now_;
     arm(i.serve_timer, Timer{Timer::Kind::kServe, i.name, {}}, now_ + kServeTime);
     send(i, CommandKind::kServe);
 }
@@ -252,6 +265,7 @@ void Step::on(const ProcessDying& event) {
     if (i == nullptr || !i->process_alive || !(i->process == event.process))
         return;
     i->dying = true;
+    note_end(s_, *i, now_);
     if (twin_of(s_, *i) != nullptr) // what is left of it, too
         act(KillProcess{i->name, i->process});
 }

@@ -3,6 +3,8 @@
 
 #include "scheduler/node/state.h"
 
+#include <vector>
+
 // Inside scheduler/node/ only: pairs that answer one socket (`engine.listen`, `standbyOf`).
 namespace berth::node {
 
@@ -25,6 +27,13 @@ inline bool is_warm(const Instance& i) {
     return i.stands_by && i.state == InstanceState::kRunning && may_act(i) && !i.remove_wanted &&
            !i.restart_wanted;
 }
+// in_flight.cpp: its process ends, or has ended. Was that soon after it had begun to answer?
+void note_end(NodeState& state, Instance& i, TimePoint now);
+// Before a next one begins: how many in a row have ended so, if what is in flight is likely the
+// cause and is to be forgotten; else 0.
+uint32_t take_poisoned(NodeState& state, const Instance& next);
+// No process of theirs will come that could go on with what is in flight; said once.
+bool is_newly_over(NodeState& state, const std::vector<Instance*>& all);
 // What an engine needs at least (0: it does not say), for all of its service: they are the same.
 void learn_least(NodeState& state, const Instance& i, uint64_t bytes);
 // Somebody will go on with what its process leaves: a warm twin, or its own next process.

@@ -89,6 +89,12 @@ struct Demand {
     std::map<DeviceId, TimePoint> ended_at;    // where it was demanded last
 };
 
+// A socket that outlives the processes that answer it, beside what the documents say.
+struct ServiceRecord {
+    uint32_t quick_ends = 0; // of processes in a row, each soon after it had begun to answer
+    bool in_flight = true;   // requests may be kept for a next process
+};
+
 struct NodeState {
     policies::Documents documents;
     policies::PolicySpec policy;
@@ -102,6 +108,7 @@ struct NodeState {
     std::map<LoadKey, uint64_t> known_load_overhead; // of their loaders
     std::set<LoadKey> pinned_keys;                   // whose next set takes over a pin
     std::map<InstanceName, Instance> instances;
+    std::map<std::string, ServiceRecord> services;
     Rollouts rollouts;
     std::map<OperationId, Operation> operations; // that are under way
     std::map<TimerId, Timer> timers;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -62,7 +61,7 @@ class Engines {
         uint64_t holder(uint32_t rank = 0) const {
             return kHoldersFrom + process.start_ticks + kRankHolders * rank;
         }
-        std::set<node::DeviceId> places() const { return {devices.begin(), devices.end()}; }
+        auto places() const { return node::each_once(devices); }
         uint64_t times_on(const node::DeviceId& device) const {
             return static_cast<uint64_t>(std::count(devices.begin(), devices.end(), device));
         }

@@ -72,6 +72,8 @@ void Judge::check_promises(const node::Event& event, const std::vector<node::Act
             check_start(*start);
         else if (const auto* command = std::get_if<node::SendCommand>(&action))
             check_command(*command);
+        else if (const auto* forget = std::get_if<node::ForgetRequests>(&action))
+            check_forgotten(*forget);
         else if (const auto* decision = std::get_if<node::Decision>(&action))
             check_decision(*decision);
         else if (const auto* load = std::get_if<node::LoadFinished>(&action);
@@ -91,10 +93,11 @@ void Judge::check_start(const node::StartProcess& start) {
     if (found == state().instances.end())
         return stage_.wrong("start-unknown", who + " is started and is not known");
     const node::Instance& i = found->second;
+    const auto places = std::ranges::distance(i.places());
     if (start.devices.size() != i.spec.grants() || start.ranks != i.spec.ranks ||
-        i.places().size() != i.spec.device_count)
+        places != i.spec.device_count)
         stage_.wrong("all-or-none", who + " is started as " + std::to_string(start.ranks) +
-                                        " ranks on " + std::to_string(i.places().size()) +
+                                        " ranks on " + std::to_string(places) +
                                         " devices, asked for are " + std::to_string(i.spec.ranks) +
                                         " on " + std::to_string(i.spec.device_count));
     for (const node::DeviceId& device : start.devices) {
@@ -109,6 +112,17 @@ void Judge::check_start(const node::StartProcess& start) {
     if (i.grant_bytes < start.grant_bytes)
         stage_.wrong("not-reserved", who + " is started with " + format_bytes(start.grant_bytes) +
                                          ", reserved are " + format_bytes(i.grant_bytes));
+}
+
+// Whoever answers writes into what is wiped.
+void Judge::check_forgotten(const node::ForgetRequests& forget) {
+    const auto found = state().instances.find(forget.instance);
+    if (found == state().instances.end())
+        return stage_.wrong("forget-unknown", forget.instance.value + " is not known");
+    if (const node::ProcessRef serving = who_serves(found->second.service))
+        stage_.wrong("forgotten-early", "requests of " + found->second.service +
+                                            " are forgotten while process " +
+                                            std::to_string(serving.pid) + " answers");
 }
 
 void Judge::check_command(const node::SendCommand& command) {

@@ -5,6 +5,7 @@
 #include "tests/engine/fake_step_model.h"
 
 #include <random>
+#include <set>
 
 namespace berth::engine {
 namespace {
@@ -79,6 +80,36 @@ TEST_P(SchedulerModes, EverySequenceGetsTheTokensOfARunOnItsOwn) {
         }
         EXPECT_EQ(scheduler.allocator().free(), scheduler.allocator().total());
     }
+}
+
+// Each of those that may be what ends the process is alone with its first token.
+TEST_P(SchedulerModes, SuspectsBeginOneAfterTheOtherAndOthersBesideThem) {
+    Scheduler scheduler(small_limits(GetParam()), {});
+    scheduler.allocator().resize(60);
+    FakeStepModel model;
+    Answers answers;
+    std::set<std::string> computed;
+    for (const std::string id : {"s1", "good", "s2", "s3"}) {
+        GenerationRequest one = request(id, 20, 6);
+        one.is_suspect = id != "good";
+        one.on_work = [&computed, id](bool begins) {
+            begins ? (void)computed.insert(id) : (void)computed.erase(id);
+        };
+        scheduler.add(one, answers.callback());
+    }
+    bool beside = false;
+    while (!scheduler.idle()) {
+        ASSERT_TRUE(scheduler.step(model, {}));
+        size_t without = 0;
+        for (const std::string id : {"s1", "s2", "s3"})
+            without += computed.contains(id) && answers.tokens[id].empty() ? 1 : 0;
+        EXPECT_LE(without, 1U);
+        beside = beside || (computed.contains("good") && !answers.last.contains("good") &&
+                            computed.contains("s2"));
+    }
+    EXPECT_TRUE(beside) << "one that is none waits for nobody";
+    for (const std::string id : {"s1", "good", "s2", "s3"})
+        EXPECT_EQ(answers.tokens[id], FakeStepModel::expected(request(id, 20, 6).prompt, 6)) << id;
 }
 
 TEST_P(SchedulerModes, AnAbandonedStepChangesNothing) {

@@ -141,6 +141,28 @@ TEST(TcpCount, IsNotOfferedForUnixSockets) {
     EXPECT_EQ(count.error().code, ErrorCode::kUnsupported);
 }
 
+TEST(Parking, ClearingEndsAllAlsoAfterAnotherEndedWhileItLooked) {
+    const Held held;
+    Parking parking(held.in.duplicate().value(), held.out.duplicate().value());
+    std::vector<Pair> pairs;
+    for (uint32_t slot = 0; slot < 5; ++slot) {
+        pairs.push_back(held.connect());
+        ASSERT_TRUE(parking.park({{slot, slot + 100}, pairs.back().ours.get()}));
+    }
+    const int middle = 2 * 16; // bytes of entries that it has seen
+    ASSERT_EQ(::setsockopt(held.out.get(), SOL_SOCKET, SO_PEEK_OFF, &middle, sizeof middle), 0);
+    Parking other(held.in.duplicate().value(), held.out.duplicate().value());
+    const auto ended = other.clear();
+    ASSERT_TRUE(ended.has_value()) << ended.error().message;
+    EXPECT_EQ(*ended, 5U);
+    for (const Pair& pair : pairs) {
+        char byte = 0;
+        EXPECT_EQ(::recv(pair.theirs.get(), &byte, 1, 0), 0) << "its end is told";
+    }
+    EXPECT_TRUE(other.look().value().empty());
+    EXPECT_EQ(other.clear().value(), 0U);
+}
+
 TEST(Parking, LookingTakesNothingOutAndReplacingLeavesTheLiveAlone) {
     const Held held;
     Parking parking(held.in.duplicate().value(), held.out.duplicate().value());
@@ -391,7 +413,8 @@ TEST_F(TakeOver, WorksAgainAndAgainOnTheSameConnection) {
     }
 }
 
-TEST_F(TakeOver, ARequestThatDoesNotComeOnIsLeftInTheEndAndOthersGoOn) {
+// Both ask; each of many processes in a row ends while it is at work on the first.
+TEST_F(TakeOver, ARequestThatEndsThoseWhoAreAtWorkOnItIsLeftAndOthersGoOn) {
     Pair other = held.connect();
     auto beside = before->keep(other.ours.get());
     const uint64_t others_serial = beside->serial();
@@ -401,10 +424,13 @@ TEST_F(TakeOver, ARequestThatDoesNotComeOnIsLeftInTheEndAndOthersGoOn) {
         one->begin_request(7);
         one->note("memo");
     }
-    for (uint32_t round = 0; round < 2 * kFruitlessMax; ++round) {
+    for (uint32_t round = 1; round <= 4 * kStrikesMax; ++round) {
+        if (kept)
+            KeptConnection::set(kept->mark(), Work::kComputed);
+        kept.reset();
         beside.reset();
         auto taken = take_over();
-        const bool is_tried = round < kFruitlessMax;
+        const bool is_tried = round < kStrikesMax;
         ASSERT_EQ(taken.size(), is_tried ? 2U : 1U) << round;
         before = after;
         for (Keeping::TakenOver& one : taken) {
@@ -413,26 +439,52 @@ TEST_F(TakeOver, ARequestThatDoesNotComeOnIsLeftInTheEndAndOthersGoOn) {
             (is_other ? other : pair).ours = std::move(one.socket);
         }
         ASSERT_NE(beside, nullptr) << round;
-        beside->append(round);
+        EXPECT_FALSE(beside->is_suspect()) << "it only waits";
+        EXPECT_EQ(is_tried, kept != nullptr);
+        if (kept)
+            EXPECT_EQ(kept->is_suspect(), round >= kStrikesSuspect) << round;
     }
     EXPECT_TRUE(is_ended(pair.theirs.get())) << "its client is told";
     EXPECT_FALSE(is_ended(other.theirs.get(), 0));
-    EXPECT_EQ(beside->entries().size(), 2 * kFruitlessMax);
 }
 
-TEST_F(TakeOver, WhoAsksNothingForLongIsNotLeft) {
-    for (uint32_t round = 0; round < 2 * kFruitlessMax; ++round) {
+TEST_F(TakeOver, ARequestThatComesOnInEachProcessIsNeverASuspect) {
+    send_text(pair.theirs.get(), "request");
+    receive_into(*kept, pair.ours.get());
+    kept->begin_request(7);
+    kept->note("memo");
+    for (uint32_t round = 0; round < 4 * kStrikesMax; ++round) {
+        KeptConnection::set(kept->mark(), Work::kComputed);
         auto taken = take_over();
         ASSERT_EQ(taken.size(), 1U) << round;
         before = after;
         kept = taken[0].kept;
         pair.ours = std::move(taken[0].socket);
+        EXPECT_FALSE(kept->is_suspect()) << round;
+        kept->append(round);
+    }
+    EXPECT_EQ(kept->entries().size(), 4 * kStrikesMax);
+}
+
+TEST_F(TakeOver, WhatIsLeftByAProcessThatWasNotEndedCountsAgainstNobody) {
+    send_text(pair.theirs.get(), "request");
+    receive_into(*kept, pair.ours.get());
+    kept->begin_request(7);
+    for (uint32_t round = 0; round < 4 * kStrikesMax; ++round) {
+        kept->begin_work();
+        kept->leave();
+        auto taken = take_over();
+        ASSERT_EQ(taken.size(), 1U) << round;
+        before = after;
+        kept = taken[0].kept;
+        pair.ours = std::move(taken[0].socket);
+        EXPECT_FALSE(kept->is_suspect()) << round;
     }
 }
 
 TEST_F(TakeOver, TheNextRequestOfAConnectionIsTriedAsOftenAsAnyOther) {
-    for (uint32_t round = 0; round < 2 * kFruitlessMax; ++round) {
-        if (round % (kFruitlessMax - 1) == 0) {
+    for (uint32_t round = 0; round < 4 * kStrikesMax; ++round) {
+        if (round % (kStrikesMax - 1) == 0) {
             if (round > 0)
                 kept->end_request();
             send_text(pair.theirs.get(), "request");
@@ -440,6 +492,7 @@ TEST_F(TakeOver, TheNextRequestOfAConnectionIsTriedAsOftenAsAnyOther) {
             kept->begin_request(7);
             kept->note("memo");
         }
+        kept->begin_work();
         auto taken = take_over();
         ASSERT_EQ(taken.size(), 1U) << round;
         before = after;

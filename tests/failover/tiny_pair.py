@@ -3,10 +3,9 @@
 and answers thousands of tokens a second."""
 
 import json
-import time
 
-from node_under_test import wait_until
-from serving_pair import ServingPair, free_port
+from node_under_test import free_port, wait_until
+from serving_pair import ServingPair
 
 # A service whose engines end sooner than 2 s after their start, five times in a row, is given up.
 STEADY = 2.2
@@ -54,7 +53,6 @@ class TinyPair(ServingPair):
         documents = DOCUMENTS.format(model=model, port=self.port,
                                      environment=json.dumps(environment or {}))
         super().__init__(memory="1Gi", policy=documents + ("" if alone else SPARE))
-        self.seen = {}  # pid -> since when it is known to run
         if alone:
             wait_until("it answers", self.active)
         else:
@@ -62,11 +60,7 @@ class TinyPair(ServingPair):
 
     def wait_steady(self):
         """Both of the pair, up for a while."""
-        def both():
-            found = self.active(), self.standby()
-            for one in found:
-                if one:
-                    self.seen.setdefault(one["pid"], time.monotonic())
-            return all(found) and all(
-                time.monotonic() - self.seen[one["pid"]] > STEADY for one in found) and found
-        return wait_until("one answers and one stands by, for a while", both, 180)
+        def steady():
+            found, seconds = self.both()
+            return all(found) and all(value > STEADY for value in seconds.values()) and found
+        return wait_until("one answers and one stands by, for a while", steady, 180)

@@ -72,13 +72,13 @@ class Bench:
     """One node, its documents, and the lines that are written."""
 
     def __init__(self, chosen, results):
-        from serving_pair import ServingPair, free_port  # folders come from the environment
+        from node_under_test import Node, free_port  # its folders come from the environment
         self.chosen, self.results = chosen, results
         self.ports = [free_port() for _ in range(max(2, chosen.pairs))]
         self.vocabulary = json.loads(
             (chosen.model / "config.json").read_text())["vocab_size"]
         self.deadline = time.monotonic() + chosen.seconds
-        self.Node = ServingPair
+        self.Node = Node
 
     def engine(self, name, port, journal):
         words = "".join(f", {word}" for word in self.chosen.engine_args.split())
@@ -162,31 +162,10 @@ class Stream:
 STEADY = 2.5  # seconds; a service's process that ends within 2 of its start counts as a crash
 
 
-class Pair:
-    def __init__(self, node, names):
-        self.node, self.names, self.seen = node, names, {}
-
-    def shown(self):
-        return [self.node.instance(name) for name in self.names]
-
-    def find(self, fits):
-        found = [one for one in self.shown()
-                 if one["state"] == "Running" and one["connected"] and fits(one)]
-        return found[0] if found else None
-
-    def active(self):
-        return self.find(lambda one: one["role"] == "Active")
-
-    def standby(self):
-        return self.find(lambda one: one["substate"] == "Standby")
-
-    def is_whole(self, grant):
-        active, standby = self.active(), self.standby()
-        for one in (active, standby):
-            if one:
-                self.seen.setdefault(one["pid"], time.monotonic())
-        return (active and standby and active["grantBytes"] >= grant
-                and time.monotonic() - self.seen[active["pid"]] > STEADY and active)
+def is_whole(pair, grant):
+    (active, standby), seconds = pair.both()
+    return (active and standby and active["grantBytes"] >= grant
+            and seconds[active["pid"]] > STEADY and active)
 
 
 def whole_pair(pairs, number, grant):
@@ -194,7 +173,7 @@ def whole_pair(pairs, number, grant):
     at: how long each has been so counts."""
     from node_under_test import wait_until
     return wait_until("one answers with its whole grant, and one stands by",
-                      lambda: [pair.is_whole(grant) for pair in pairs][number], 120)
+                      lambda: [is_whole(pair, grant) for pair in pairs][number], 120)
 
 
 def serving_since(log, generation):
@@ -215,9 +194,11 @@ def failover(bench):
     exact = "--batch-invariant" in chosen.engine_args
     calls = [bench.call(seed, chosen.tokens, chosen.context) for seed in range(chosen.prompts)]
     with bench.node(documents, "failover") as node:
-        pairs = [Pair(node, (f"chat{number}", f"spare{number}")) for number in range(chosen.pairs)]
         from node_under_test import kill, wait_until
-        for name in (name for pair in pairs for name in pair.names):
+        from serving_pair import Serving
+        pairs = [Serving(node, (f"chat{number}", f"spare{number}"))
+                 for number in range(chosen.pairs)]
+        for name in (name for pair in pairs for name in pair.serving):
             node.wait_state(name, "Running", timeout=300)
         for pair in pairs:
             wait_until("somebody answers", pair.active)

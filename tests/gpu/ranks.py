@@ -39,26 +39,27 @@ spec:
 """
 
 
+def answers(port, calls):
+    from streams import Connection
+    texts = []
+    for call in calls:
+        with Connection(("127.0.0.1", port)) as client:
+            status, body = client.ask(*call)
+            assert status == 200, body
+            texts.append(json.loads(body)["choices"][0]["text"])
+    return texts
+
+
 class Steps:
-    """What was done, how long it took, and whether the answer was right."""
+    """What was done, how long it took, and whether the answers were right."""
 
-    def __init__(self, node, port, calls, expected, lines):
+    def __init__(self, node, port, calls, expected):
         self.node, self.port, self.calls, self.expected = node, port, calls, expected
-        self.lines, self.wrong = lines, 0
-
-    def answers(self):
-        from streams import Connection
-        texts = []
-        for call in self.calls:
-            with Connection(("127.0.0.1", self.port)) as client:
-                status, body = client.ask(*call)
-                assert status == 200, body
-                texts.append(json.loads(body)["choices"][0]["text"])
-        return texts
+        self.lines, self.wrong = [], 0
 
     def step(self, name, begun):
         took = 1e3 * (time.monotonic() - begun)
-        same = sum(a == b for a, b in zip(self.answers(), self.expected))
+        same = sum(a == b for a, b in zip(answers(self.port, self.calls), self.expected))
         self.wrong += len(self.expected) - same
         shown = self.node.instance("pair")
         line = {"bench": "ranks", "step": name, "ms": round(took, 1), "equal": same,
@@ -80,8 +81,7 @@ def main():
     chosen = parser.parse_args()
     os.environ.update(BERTH_BIN_DIR=str(chosen.bin.resolve()), BERTH_TEST_DEVICE="cuda",
                       BERTH_MODEL_DIR=str(chosen.model.resolve()))
-    from node_under_test import Node, kill, wait_until
-    from serving_pair import free_port
+    from node_under_test import Node, free_port, kill, wait_until
     ports = [free_port(), free_port()]
     common = {"path": chosen.model.resolve(), "of_class": "batch"}
     documents = MODEL.format(name="whole", ranks=1, instance="one", devices="", port=ports[0],
@@ -93,13 +93,11 @@ def main():
         "model": "model", "temperature": 0, "max_tokens": chosen.tokens, "ignore_eos": True,
         "prompt": random.Random(seed).choices(range(257, vocabulary), k=64 + 40 * seed)})
         for seed in range(4)]
-    lines = []
     with Node(policy=documents) as node:
         begun = time.monotonic()
         for name in ("one", "pair"):
             node.wait_state(name, "Running", timeout=240)
-        one = Steps(node, ports[0], calls, [], lines)
-        steps = Steps(node, ports[1], calls, one.answers(), lines)
+        steps = Steps(node, ports[1], calls, answers(ports[0], calls))
         steps.step("start", begun)
         for mode in ("Pause", "Offload", "Evict"):
             begun = time.monotonic()
@@ -119,7 +117,7 @@ def main():
         for path in sorted(node.root.glob("state/engines/pair*.log")):
             print(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
     if chosen.out:
-        chosen.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        chosen.out.write_text("".join(json.dumps(line) + "\n" for line in steps.lines))
     sys.exit(steps.wrong)
 
 

@@ -3,24 +3,19 @@
 
 import json
 import os
-import socket
+import time
 
 from node_under_test import Node, call, kill, wait_until
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+class Serving:
+    """Of these instances of a node one answers, and the others stand by."""
 
-
-class ServingPair(Node):
-    """Of these instances one answers, and the others stand by."""
-
-    serving = ("chat", "spare")
+    def __init__(self, node, names):
+        self.node, self.serving = node, names
 
     def shown(self):
-        return [self.instance(name) for name in self.serving]
+        return [self.node.instance(name) for name in self.serving]
 
     def _first(self, fits):
         for one in self.shown():
@@ -35,12 +30,30 @@ class ServingPair(Node):
     def standby(self):
         return self._first(lambda one: one["substate"] == "Standby")
 
+    def both(self):
+        """The one that answers and one that stands by, None for who is not there; and, by pid, for
+        how many seconds each has been seen."""
+        found = self.active(), self.standby()
+        seen = self.__dict__.setdefault("seen", {})
+        now = time.monotonic()
+        return found, {one["pid"]: now - seen.setdefault(one["pid"], now) for one in found if one}
+
+
+class ServingPair(Serving, Node):
+    """A node with such a pair."""
+
+    serving = ("chat", "spare")
+
+    def __init__(self, *words, **more):
+        self.node = self
+        Node.__init__(self, *words, **more)
+
     def wait_pair(self, timeout=120):
         """The two, as soon as one answers and one stands by."""
-        def both():
-            found = (self.active(), self.standby())
+        def there():
+            found, _ = self.both()
             return found if all(found) else None
-        return wait_until("one answers and one stands by", both, timeout)
+        return wait_until("one answers and one stands by", there, timeout)
 
     def told(self):
         """The reasons of all events."""

@@ -21,7 +21,7 @@ import time
 import traceback
 
 import pytest
-from node_under_test import BIN, Node, Refused, call, wait_until
+from node_under_test import BIN, Node, Refused, call, free_port, wait_until
 from tiny_model import make_tiny_model
 
 GROUP, MONITORING = 4242, 4343
@@ -260,12 +260,6 @@ def test_a_tenants_user_attaches_to_its_models_and_to_no_other(models):
 
 
 # TCP: tokens and TLS
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
 
 def make_token(name, role):
     made = json.loads(subprocess.run([BIN / "berth", "token", name, "--role", role, "-o", "json"],

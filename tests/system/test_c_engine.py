@@ -14,8 +14,8 @@ import threading
 import time
 
 import pytest
-from node_under_test import BIN, alive, kill, wait_until
-from serving_pair import ServingPair, free_port
+from node_under_test import BIN, alive, free_port, kill, wait_until
+from serving_pair import ServingPair
 from tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.skipif(os.environ.get("BERTH_TEST_DEVICE", "host") != "host",

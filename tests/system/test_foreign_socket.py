@@ -6,19 +6,12 @@ Method: a real node; foreign_server.py knows the LISTEN_FDS convention and nothi
 
 import http.client
 import pathlib
-import socket
 import sys
 import threading
 
-from node_under_test import Node, kill, wait_until
+from node_under_test import Node, free_port, kill, wait_until
 
 HERE = pathlib.Path(__file__).parent
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def document(port, slow=0.0):

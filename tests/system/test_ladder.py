@@ -275,6 +275,18 @@ def mps(tmp_path):
         daemon.wait()
 
 
+@contextlib.contextmanager
+def lone_client(tmp_path):
+    """Yields a node with an instance of one process, that process, which is a client and ignores
+    SIGTERM, and the pipe directory."""
+    with mps(tmp_path) as (pipes, path), tree(
+            tmp_path, "alone", "ignore-term", grace="200ms", path=path,
+            environment={"CUDA_MPS_PIPE_DIRECTORY": str(pipes)}) as (node, folder):
+        pid = pids(folder, ("leader",))["leader"]
+        (pipes / "clients.txt").write_text(f"{pid}\n")
+        yield node, pid, pipes
+
+
 def test_an_mps_client_is_killed_only_after_its_work_was_terminated(tmp_path):
     with mps(tmp_path) as (pipes, path), tree(
             tmp_path, "ignore-term", grace="200ms", path=path,
@@ -290,11 +302,7 @@ def test_an_mps_client_is_killed_only_after_its_work_was_terminated(tmp_path):
 
 
 def test_a_stopped_mps_client_runs_until_its_work_is_terminated(tmp_path):
-    with mps(tmp_path) as (pipes, path), tree(
-            tmp_path, "alone", "ignore-term", grace="200ms", path=path,
-            environment={"CUDA_MPS_PIPE_DIRECTORY": str(pipes)}) as (node, folder):
-        pid = pids(folder, ("leader",))["leader"]
-        (pipes / "clients.txt").write_text(f"{pid}\n")
+    with lone_client(tmp_path) as (node, pid, pipes):
         os.kill(pid, signal.SIGSTOP)
         done = asked(node, "Evict")
         assert done["state"] == "Succeeded", done
@@ -303,11 +311,7 @@ def test_a_stopped_mps_client_runs_until_its_work_is_terminated(tmp_path):
 
 
 def test_an_mps_client_that_may_not_be_terminated_is_reported_and_not_killed(tmp_path):
-    with mps(tmp_path) as (pipes, path), tree(
-            tmp_path, "alone", "ignore-term", grace="200ms", path=path,
-            environment={"CUDA_MPS_PIPE_DIRECTORY": str(pipes)}) as (node, folder):
-        pid = pids(folder, ("leader",))["leader"]
-        (pipes / "clients.txt").write_text(f"{pid}\n")
+    with lone_client(tmp_path) as (node, pid, pipes):
         (pipes / "refuse").touch()
         done = asked(node, "Evict")
         assert done["state"] == "Failed" and done["error"]["reason"] == "KillRefused", done

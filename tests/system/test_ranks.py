@@ -15,8 +15,8 @@ import pytest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "ranks"))
 
-from node_under_test import BIN, PROMPTS, Node, alive, kill, wait_until
-from test_standby import Streaming, free_port
+from node_under_test import BIN, PROMPTS, Node, alive, free_port, kill, wait_until
+from test_standby import Crowd, Streaming
 from tiny_checkpoint import make_checkpoint
 
 MIB = 1 << 20
@@ -108,36 +108,19 @@ def references(checkpoint):
         return {prompt: node.ask(prompt) for prompt in ASKED}
 
 
-class Asking:
-    """A client that asks again and again, and compares."""
+class Asking(Crowd):
+    """A client that asks again and again, each time on a connection of its own."""
 
     def __init__(self, node, references):
-        self.node, self.references = node, references
-        self.stop, self.wrong, self.done = threading.Event(), [], 0
-        self.thread = threading.Thread(target=self.run)
+        super().__init__(node, references, clients=1)
 
-    def run(self):
-        try:
-            while not self.stop.is_set():
-                prompt = ASKED[self.done % len(ASKED)]
-                said = self.node.ask(prompt)
-                if said != self.references[prompt]:
-                    self.wrong.append((prompt, said, self.references[prompt]))
-                self.done += 1
-        except Exception as error:
-            self.wrong.append(repr(error))
+    def ask_on(self, number):
+        while not self.stop.is_set():
+            prompt = ASKED[self.done % len(ASKED)]
+            self.note(prompt, self.node.ask(prompt))
 
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop.set()
-        self.thread.join(120)
-
-    def goes_on(self):
-        before = self.done
-        wait_until("it is answered", lambda: self.wrong or self.done > before + 1, 120)
+    def goes_on(self, answers=2):
+        super().goes_on(answers)
         assert not self.wrong, self.wrong[0]
 
 

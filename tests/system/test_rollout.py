@@ -29,19 +29,12 @@ class Short(Crowd):
     """Clients with short answers on connections of their own, so that many fit into a rollout. How long
     an answer takes is no matter of theirs."""
 
-    def run(self, number):
-        try:
-            while not self.stop.is_set():
-                prompt = sorted(self.references)[number % len(self.references)]
-                with Streaming(self.node.port) as client:
-                    client.socket.settimeout(PATIENCE)
-                    said = client.complete(prompt, 16)
-                with self.lock:
-                    self.done += 1
-                    if said != self.references[prompt]:
-                        self.wrong.append((prompt, said, self.references[prompt]))
-        except Exception as error:
-            self.wrong.append(repr(error))
+    def ask_on(self, number):
+        prompt = sorted(self.references)[number % len(self.references)]
+        while not self.stop.is_set():
+            with Streaming(self.node.port) as client:
+                client.socket.settimeout(PATIENCE)
+                self.note(prompt, client.complete(prompt, 16))
 
     def goes_on(self, answers=2):
         before = self.done

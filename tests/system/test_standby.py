@@ -14,8 +14,8 @@ import threading
 import time
 
 import pytest
-from node_under_test import MODEL, PROMPTS, alive, kill, wait_until
-from serving_pair import ServingPair, free_port
+from node_under_test import MODEL, PROMPTS, alive, free_port, kill, wait_until
+from serving_pair import ServingPair
 
 KILLS = int(os.environ.get("BERTH_KILLS", "12"))
 CLIENTS = int(os.environ.get("BERTH_CLIENTS", "4"))
@@ -129,18 +129,23 @@ class Crowd:
         self.threads = [threading.Thread(target=self.run, args=(n,)) for n in range(clients)]
 
     def run(self, number):
-        dice = random.Random(number)
         try:
-            with Streaming(self.node.port) as client:
-                while not self.stop.is_set():
-                    prompt = dice.choice(sorted(self.references))
-                    said = client.complete(prompt)
-                    with self.lock:
-                        self.done += 1
-                        if said != self.references[prompt]:
-                            self.wrong.append((prompt, said, self.references[prompt]))
+            self.ask_on(number)
         except Exception as error:
             self.wrong.append(repr(error))
+
+    def ask_on(self, number):
+        dice = random.Random(number)
+        with Streaming(self.node.port) as client:
+            while not self.stop.is_set():
+                prompt = dice.choice(sorted(self.references))
+                self.note(prompt, client.complete(prompt))
+
+    def note(self, prompt, said):
+        with self.lock:
+            self.done += 1
+            if said != self.references[prompt]:
+                self.wrong.append((prompt, said, self.references[prompt]))
 
     def __enter__(self):
         for thread in self.threads:

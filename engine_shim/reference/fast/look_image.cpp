@@ -1,23 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/fast/kernel_image.h"
 
-// As in kernel_image.cpp.
-#ifdef BERTH_KERNEL_IMAGE
-asm(".pushsection .rodata.berth_look_image, \"a\"\n"
-    ".balign 64\n"
-    ".hidden berth_look_image_begin\n"
-    ".globl berth_look_image_begin\n"
-    "berth_look_image_begin:\n"
-    ".incbin \"" BERTH_KERNEL_IMAGE "\"\n"
-    ".hidden berth_look_image_end\n"
-    ".globl berth_look_image_end\n"
-    "berth_look_image_end:\n"
-    ".popsection\n");
+#include "base/embedded_file.h"
 
-extern "C" {
-[[gnu::visibility("hidden")]] extern const std::byte berth_look_image_begin[];
-[[gnu::visibility("hidden")]] extern const std::byte berth_look_image_end[];
-}
+#ifdef BERTH_KERNEL_IMAGE
+BERTH_EMBED_FILE(berth_look_image, BERTH_KERNEL_IMAGE)
 #endif
 
 namespace berth::engine::fast {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace berth::engine {
 
@@ -63,6 +64,8 @@ void Scheduler::send_back(Iterator sequence) {
     allocator_.release(sequence->blocks);
     sequence->blocks.clear();
     sequence->computed = 0;
+    if (std::exchange(sequence->is_computed, false) && sequence->request.on_work)
+        sequence->request.on_work(false);
     const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const Sequence& waiting) {
         return waiting.order > sequence->order;
     });
@@ -82,16 +85,19 @@ void Scheduler::suspend(uint64_t order, std::unique_ptr<SavedKv> saved) {
 // Oldest first and never past one that does not fit now: a long prompt must not starve. One that
 // all blocks together could not hold waits for more of them and keeps nobody from running.
 void Scheduler::admit() {
+    bool has_suspect =
+        std::ranges::any_of(running_, [](const Sequence& one) { return one.request.is_suspect; });
     for (auto next = waiting_.begin();
          next != waiting_.end() && running_.size() < limits_.batch_max;) {
         const auto sequence = next++;
         const uint32_t needed = blocks_for(uint64_t{sequence->size()} + 1);
-        if (needed > allocator_.total())
+        if (needed > allocator_.total() || (has_suspect && sequence->request.is_suspect))
             continue;
         // Brought back without a spare block for each neighbour it would soon be sent away again.
         const uint64_t spare = sequence->saved ? running_.size() : 0;
         if (needed + spare > allocator_.free())
             return;
+        has_suspect = has_suspect || sequence->request.is_suspect;
         sequence->blocks = *allocator_.allocate(needed);
         if (const auto saved = std::move(sequence->saved)) {
             // A copy that fails says that the device does: the next step will tell.
@@ -234,6 +240,7 @@ void Scheduler::take(const Part& part, const SampledToken* sampled) {
     for (const auto& [token, logprob] : sampled->top)
         event.top_logprobs.push_back({token, logprob});
     sequence.tokens.push_back(sampled->token);
+    sequence.request.is_suspect = false;
     ++counts_.generated_tokens;
     if (is_stop(sequence, sampled->token))
         event.finish_reason = FinishReason::kStop;
@@ -246,11 +253,18 @@ void Scheduler::take(const Part& part, const SampledToken* sampled) {
         sequence.callback(event);
 }
 
+void Scheduler::begin(const std::vector<Part>& parts) const {
+    for (const Part& part : parts)
+        if (!std::exchange(part.sequence->is_computed, true) && part.sequence->request.on_work)
+            part.sequence->request.on_work(true);
+}
+
 Result<Scheduler::Outcome> Scheduler::step(StepModel& model, const LayerHook& hook) {
     const std::vector<Part> parts = plan();
     if (parts.empty())
         return Outcome::kIdle;
     const std::vector<StepItem> items = items_of(parts);
+    begin(parts);
     const auto sampled = model.step(items, hook);
     if (!sampled) {
         for (const Part& part : parts)

@@ -35,6 +35,7 @@ struct Sequence {
     std::unique_ptr<SavedKv> saved; // while it waits: what its blocks held
     uint32_t computed = 0;
     uint64_t order = 0; // of arrival
+    bool is_computed = false;
 
     uint32_t prompt_size() const { return static_cast<uint32_t>(request.prompt.size()); }
     uint32_t size() const { return static_cast<uint32_t>(tokens.size()); }
@@ -44,8 +45,9 @@ struct Sequence {
 // Continuous batching: each step takes every decoding sequence's next token and up to
 // prefill_tokens of prompts, oldest first. A sequence is admitted when blocks for its prompt are
 // there, and passed over while all of the memory could not hold it; when blocks run out the
-// youngest goes back to waiting and is recomputed later. Knows nothing of tensors. Engine thread
-// only; callbacks run inside step() and cancel() and must not call back into it.
+// youngest goes back to waiting and is recomputed later. Of suspects one runs at a time until it
+// has had a token, whoever waits. Knows nothing of tensors. Engine thread only; callbacks run
+// inside step() and cancel() and must not call back into it.
 class Scheduler {
   public:
     enum class Outcome { kIdle, kStepped, kAbandoned };
@@ -100,6 +102,7 @@ class Scheduler {
     void finish(Iterator sequence, TokenEvent event);
     void end_with(std::list<Sequence>& from, Iterator sequence, FinishReason reason,
                   const Error* error);
+    void begin(const std::vector<Part>& parts) const;
     bool is_stop(const Sequence& sequence, int32_t token) const;
 
     const SchedulerLimits limits_;

@@ -114,6 +114,7 @@ Status CompletionSession::take_up() {
 }
 
 Status CompletionSession::submit_all() {
+    kept_.hand_over();
     for (size_t index = 0; index < choices_.size(); ++index) {
         const bool is_ended =
             choices_[index].finished() ||
@@ -124,6 +125,7 @@ Status CompletionSession::submit_all() {
             continue;
         engine::GenerationRequest request = call_.request(index);
         request.generated = given_[index];
+        kept_.mark(request);
         BERTH_TRY(model_.engine.submit(std::move(request), events_->callback()));
         in_engine_[index] = 1;
     }

@@ -28,6 +28,11 @@ struct GenerationRequest {
     uint64_t seed = 0;                // the same seed and request give the same tokens
     std::vector<int32_t> stop_tokens; // beside the model's own end tokens
     bool ignore_eos = false;          // the model's own end tokens do not end it
+    // It may be what ended the processes that were at work on it: no two such requests are computed
+    // together before they have had a token here.
+    bool is_suspect = false;
+    // On the engine's thread, if set: a step with it begins; it waits again.
+    std::function<void(bool is_computed)> on_work;
     std::optional<uint32_t> logprobs; // N: each token's log-probability and the N likeliest
 };
 

@@ -78,6 +78,21 @@ void KeptCall::begin(const CompletionCall& call) {
     kept_->note(memo + call.id);
 }
 
+void KeptCall::hand_over() const {
+    if (kept_)
+        http::KeptConnection::set(kept_->mark(), http::Work::kNone);
+}
+
+void KeptCall::mark(engine::GenerationRequest& request) const {
+    if (!kept_ || !kept_->active())
+        return;
+    const http::KeptConnection::Mark mark = kept_->mark();
+    request.is_suspect = kept_->is_suspect();
+    request.on_work = [mark](bool is_computed) {
+        http::KeptConnection::set(mark, is_computed ? http::Work::kComputed : http::Work::kNone);
+    };
+}
+
 void KeptCall::add(size_t choice, const engine::TokenEvent& event) {
     if (kept_)
         kept_->append(entry_of(choice, event));

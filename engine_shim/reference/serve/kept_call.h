@@ -38,6 +38,9 @@ class KeptCall {
     AnswerStage stage() const { return static_cast<AnswerStage>(kept_->stage()); }
 
     void begin(const CompletionCall& call);
+    // It is the engine's from here on: that says when it is at work on it.
+    void hand_over() const;
+    void mark(engine::GenerationRequest& request) const;
     void add(size_t choice, const engine::TokenEvent& event);
     // What the next write makes whole: the text of so many events.
     void cover(size_t events, AnswerStage stage);

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/limits.h"
+#include "scheduler/node/service.h"
+
+#include <algorithm>
+#include <utility>
+
+// Requests in flight go on in the next process. One that ends each process which goes on with it
+// must not end them all, and where no next process comes its client must not wait for ever.
+namespace berth::node {
+
+void note_end(NodeState& state, Instance& i, TimePoint now) {
+    if (i.service.empty() || !i.serves_since)
+        return;
+    const bool by_itself = i.state == InstanceState::kRunning && i.desired == Desired::kRunning &&
+                           !i.restart_wanted && !i.remove_wanted;
+    const bool soon = now - *i.serves_since < kSteadyTime;
+    uint32_t& ends = state.services[i.service].quick_ends;
+    if (!soon)
+        ends = 0;
+    else if (by_itself)
+        ++ends;
+    i.serves_since.reset(); // an end is counted once
+}
+
+uint32_t take_poisoned(NodeState& state, const Instance& next) {
+    ServiceRecord& service = state.services[next.service];
+    const uint32_t ends = service.quick_ends;
+    if (ends < kQuickEndsMax)
+        return 0;
+    service.quick_ends = 0;
+    return ends;
+}
+
+bool is_newly_over(NodeState& state, const std::vector<Instance*>& all) {
+    ServiceRecord& service = state.services[all.front()->service];
+    const bool over = std::all_of(all.begin(), all.end(), [](const Instance* i) {
+        return !i->process_alive &&
+               (i->state == InstanceState::kFailed || i->state == InstanceState::kSucceeded);
+    });
+    if (!over)
+        service.in_flight = true; // somebody may answer
+    return over && std::exchange(service.in_flight, false);
+}
+
+} // namespace berth::node
