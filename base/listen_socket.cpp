@@ -65,7 +65,7 @@ Result<UniqueFd> listen_on_unix(const std::string& path, int mode) {
     if (somebody_listens(address))
         return fail(ErrorCode::kAlreadyExists,
                     fmt::format("{}: another process is listening there", path), "AddressInUse");
-    ::unlink(path.c_str());
+    BERTH_TRY(remove_socket(path));
     BERTH_ASSIGN(UniqueFd fd, bind_and_listen(reinterpret_cast<const sockaddr*>(&address),
                                               sizeof address, path));
     if (::chmod(path.c_str(), static_cast<mode_t>(mode)) != 0)

@@ -165,7 +165,7 @@ Result<UniqueFd> listen_packets(const std::string& path, int mode) {
     if (auto other = connect_packets(path))
         return fail(ErrorCode::kAlreadyExists,
                     fmt::format("{}: another process is listening there", path));
-    ::unlink(path.c_str());
+    BERTH_TRY(remove_socket(path));
     BERTH_ASSIGN(UniqueFd fd, new_socket());
     if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
         return fail_errno(fmt::format("binding {}", path));

@@ -10,7 +10,16 @@ berth_model=$berth_build/models/smollm2
 export CCACHE_BASEDIR=$berth_root CCACHE_NOHASHDIR=1
 export CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-5G}
 export HF_HUB_OFFLINE=1 TQDM_DISABLE=1 HF_HUB_DISABLE_PROGRESS_BARS=1
-[ -d /usr/lib/llvm-19/bin ] && export PATH=/usr/lib/llvm-19/bin:$PATH
+
+# The same compiler by the same path in every run: CMake begins a build anew, without its type, when
+# it finds another one.
+use_llvm() {
+    case :$PATH: in
+    *:/usr/lib/llvm-19/bin:*) ;;
+    *) [ ! -d /usr/lib/llvm-19/bin ] || export PATH=/usr/lib/llvm-19/bin:$PATH ;;
+    esac
+}
+use_llvm
 
 die() {
     printf '%s\n' "error: $*" >&2
@@ -92,6 +101,7 @@ install_packages() {
     # Asked again: the lists tell which Boost this distribution has.
     # shellcheck disable=SC2046
     step "packages" apt-install.log apt_install $(missing_packages)
+    use_llvm
 }
 
 make_venv() {

@@ -55,6 +55,11 @@ enum class Work : uint32_t {
     kComputed, // as the handler says
 };
 
+// Who does it stands in the journal, too.
+constexpr uint64_t work_by(uint32_t pid, Work work) {
+    return work == Work::kNone ? 0 : uint64_t{pid} << 8 | static_cast<uint64_t>(work);
+}
+
 // Offsets count the connection's bytes from its begin, in each direction.
 struct SlotState {
     uint64_t in_base = 0;       // of the inbound area's first byte
@@ -77,7 +82,7 @@ struct SlotHead {
     uint32_t current = 0; // which state counts
     uint32_t strikes = 0; // of the present request, since it last came on
     uint64_t entries = 0; // low half: how many there are; high half: of which request
-    uint64_t work = 0;    // a Work
+    uint64_t work = 0;    // see work_by()
     std::array<SlotState, 2> states{};
 };
 

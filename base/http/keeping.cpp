@@ -3,7 +3,9 @@
 
 #include "base/log.h"
 
+#include <set>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 namespace berth::http {
 
@@ -14,6 +16,11 @@ namespace {
 constexpr size_t kMessagesMax = 96;
 // Connections that are over and still lie there.
 constexpr size_t kOverMax = 256;
+
+ino_t inode_of(int fd) {
+    struct stat facts{};
+    return ::fstat(fd, &facts) == 0 ? facts.st_ino : 0;
+}
 
 } // namespace
 
@@ -109,24 +116,31 @@ Keeping::Counts Keeping::counts() const {
     return counts;
 }
 
+// What no slot speaks of was over, unless it is a connection that has a slot again: its place was
+// given up when something did not fit, and taken anew for its next request.
 std::vector<Keeping::TakenOver> Keeping::take_over() {
+    std::vector<bool> used(journal_->slots(), false);
     auto found = parking_.look();
     if (!found) {
-        log::error("connections of the process before cannot be taken over: {}",
+        log::error("connections of the process before cannot be taken over and are ended: {}",
                    found.error().message);
+        counts_.cut += parking_.clear().value_or(0);
+        journal_->keep_only(used);
         return {};
     }
     std::vector<TakenOver> taken;
-    std::vector<bool> used(journal_->slots(), false);
+    std::set<ino_t> live;
+    std::vector<UniqueFd> over;
     for (Parking::Found& one : *found) {
         const uint32_t slot = one.name.slot;
         if (slot >= used.size() || one.name.serial == 0 ||
             journal_->serial_of(slot) != one.name.serial) {
-            ::shutdown(one.fd.get(), SHUT_RDWR); // its connection was over
+            over.push_back(std::move(one.fd));
             continue;
         }
         if (used[slot])
             continue; // a double
+        live.insert(inode_of(one.fd.get()));
         const Result<TcpCount> count = tcp_count(one.fd.get());
         std::shared_ptr<KeptConnection> kept = place(slot);
         if (!count || count->is_over || !kept->take_over(*count)) {
@@ -138,6 +152,9 @@ std::vector<Keeping::TakenOver> Keeping::take_over() {
         open_[slot] = {one.name.serial, one.fd.get()};
         taken.push_back({std::move(one.fd), std::move(kept)});
     }
+    for (const UniqueFd& fd : over)
+        if (!live.contains(inode_of(fd.get())))
+            ::shutdown(fd.get(), SHUT_RDWR);
     journal_->keep_only(used);
     tidy();
     counts_.taken_over += taken.size();

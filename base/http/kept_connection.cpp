@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <unistd.h>
 #include <utility>
 
 namespace berth::http {
@@ -121,7 +122,7 @@ KeptConnection::Mark KeptConnection::mark() const {
 
 void KeptConnection::set(const Mark& mark, Work work) {
     if (mark)
-        std::atomic_ref<uint64_t>(*mark).store(static_cast<uint64_t>(work),
+        std::atomic_ref<uint64_t>(*mark).store(work_by(static_cast<uint32_t>(::getpid()), work),
                                                std::memory_order_relaxed);
 }
 

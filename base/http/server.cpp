@@ -7,6 +7,7 @@
 #include "base/http/task_group.h"
 #include "base/listen_socket.h"
 #include "base/log.h"
+#include "base/unix_address.h"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/basic_socket_acceptor.hpp>
@@ -91,7 +92,7 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
     void stop() {
         close_listeners();
         for (const std::string& path : unix_paths_)
-            ::unlink(path.c_str());
+            (void)remove_socket(path);
         unix_paths_.clear();
         tasks_.close();
         auto open = std::move(open_);

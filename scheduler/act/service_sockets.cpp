@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/listen_socket.h"
 #include "base/log.h"
+#include "base/unix_address.h"
 
 #include <fmt/format.h>
 
@@ -112,7 +113,7 @@ void ServiceBook::follow(
             return false;
         log::info("service instance={} endpoint={}: closed", one.first, one.second->endpoint);
         if (one.second->listen.starts_with("unix:"))
-            ::unlink(one.second->listen.c_str() + 5);
+            (void)remove_socket(one.second->listen.substr(5));
         keep_(std::string(kKeyPrefix) + one.first, {}, {});
         return true;
     });

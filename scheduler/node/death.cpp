@@ -10,6 +10,7 @@ namespace berth::node {
 // counted, nothing new goes onto its devices, and somebody who can act is told what it waits in.
 void Step::become_unkillable(Instance& i, std::string reason, std::string message) {
     cancel_timers(i);
+    cancel(i.serve_timer);
     i.command.reset();
     i.late_command.reset();
     i.grant_bytes_next = 0;
@@ -83,6 +84,7 @@ void Step::on(const ProcessExited& event) {
 // Its bytes are free: the kernel and the driver have taken back what it held.
 void Step::process_gone(Instance& i) {
     cancel_timers(i);
+    cancel(i.serve_timer);
     for (size_t rank = 0; rank < i.weights.size(); ++rank)
         if (const auto set = s_.weights.find({i.devices.at(rank), i.weights[rank]});
             set != s_.weights.end())

@@ -16,10 +16,10 @@ void note_end(NodeState& state, Instance& i, TimePoint now) {
                            !i.restart_wanted && !i.remove_wanted;
     const bool soon = now - *i.serves_since < kSteadyTime;
     uint32_t& ends = state.services[i.service].quick_ends;
-    if (!soon)
+    if (by_itself)
+        ends = soon ? ends + 1 : 1;
+    else if (!soon)
         ends = 0;
-    else if (by_itself)
-        ++ends;
     i.serves_since.reset(); // an end is counted once
 }
 

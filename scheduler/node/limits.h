@@ -11,7 +11,8 @@ namespace berth::node {
 inline constexpr Nanoseconds kReconfirmInterval = std::chrono::milliseconds(20);
 inline constexpr Nanoseconds kReconnectTime = std::chrono::seconds(10);
 inline constexpr Nanoseconds kKilledTime = std::chrono::seconds(5);
-inline constexpr Nanoseconds kEndTime = std::chrono::seconds(10); // from Succeeded to the exit
+inline constexpr Nanoseconds kDyingTime = std::chrono::seconds(30); // ends by itself, and is there
+inline constexpr Nanoseconds kEndTime = std::chrono::seconds(10);   // from Succeeded to the exit
 inline constexpr Nanoseconds kLoadStallTime = std::chrono::seconds(120);
 inline constexpr Nanoseconds kProgressEventInterval = std::chrono::seconds(5);
 inline constexpr Nanoseconds kCopyRetryTime = std::chrono::seconds(30); // doubled each time,
@@ -26,7 +27,7 @@ inline constexpr Nanoseconds kBackOffMax = std::chrono::seconds(30);
 inline constexpr Nanoseconds kCrashWindow = std::chrono::minutes(10);
 inline constexpr size_t kCrashesMax = 5;
 inline constexpr Nanoseconds kSteadyTime = std::chrono::seconds(2); // of a service: no loop
-inline constexpr uint32_t kQuickEndsMax = 4; // of who answers, in a row: requests are forgotten
+inline constexpr uint32_t kQuickEndsMax = 4; // in a row, each soon after the one before
 inline constexpr Nanoseconds kAdoptRetryTime = std::chrono::seconds(5);
 
 } // namespace berth::node

@@ -63,7 +63,7 @@ void Step::reconcile_shrink(Instance& i, EngineHeld held, uint64_t grant_bytes) 
     i.grant_bytes_next = std::max(i.grant_bytes_next, grant_bytes_min(i));
     const uint64_t slack = confirm_slack_bytes(s_.devices.at(i.devices.front()).kind);
     if (grant_bytes > i.grant_bytes_next + slack)
-        return begin_rung(i, policies::Rung::kShrink, i.held_by, i.grace);
+        return take_rung(i, policies::Rung::kShrink, true);
     cancel_timers(i);
     i.command.reset();
     i.deadline = now_ + s_.policy.preemption.reclaim_deadline;

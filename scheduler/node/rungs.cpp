@@ -43,9 +43,13 @@ void Step::begin_rung(Instance& i, Rung rung, HeldBy held_by, Nanoseconds grace)
     take_rung(i, rung);
 }
 
-void Step::take_rung(Instance& i, Rung rung) {
+// Again: its engine is back and hears it once more, which wins it no time.
+void Step::take_rung(Instance& i, Rung rung, bool again) {
+    if (again && !is_timed(i))
+        return begin_rung(i, rung, i.held_by, i.grace);
     i.desired = desired_of(rung);
-    i.rung_started = now_;
+    if (!again)
+        i.rung_started = now_;
     if (!i.process_alive) { // waits for room or for a load: there is nothing to end
         enter(i, InstanceState::kPreempting, "Stopping");
         i.devices.clear();
@@ -55,9 +59,10 @@ void Step::take_rung(Instance& i, Rung rung) {
     const bool plain = is_plain_process(i);
     const Nanoseconds reclaim = s_.policy.preemption.reclaim_deadline;
     // An engine is told how long it has; a plain process has its grace from SIGTERM to SIGKILL.
-    i.deadline = now_ + (rung != Rung::kEvict ? reclaim
-                         : plain              ? i.grace
-                                              : std::max(i.grace, reclaim));
+    if (!again)
+        i.deadline = now_ + (rung != Rung::kEvict ? reclaim
+                             : plain              ? i.grace
+                                                  : std::max(i.grace, reclaim));
     enter(i, InstanceState::kPreempting, rung == Rung::kEvict ? "Stopping" : "Draining", "",
           std::string(policies::to_string(rung)));
     if (plain && (rung == Rung::kShrink || rung == Rung::kOffload))

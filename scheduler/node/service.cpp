@@ -18,6 +18,7 @@ namespace {
 
 constexpr Nanoseconds kServeTime = std::chrono::seconds(10);
 constexpr Nanoseconds kServeRetryTime = std::chrono::milliseconds(200);
+constexpr Nanoseconds kServeOwedTime = std::chrono::seconds(1);
 
 // It would be started if there were room.
 bool wants_to_start(const Instance& i) {
@@ -203,8 +204,10 @@ void Step::served(Instance& i, const CommandDone& event) {
 
 // Neither done nor refused within its time, or it is time to try again.
 void Step::serve_due(Instance& i) {
-    if (i.state != InstanceState::kRunning || i.stands_by || i.substate == "Killed")
+    if (!i.process_alive || i.stands_by || i.substate == "Killed")
         return;
+    if (i.state != InstanceState::kRunning) // its memory goes before; it is not forgotten
+        return arm(i.serve_timer, Timer{Timer::Kind::kServe, i.name, {}}, now_ + kServeOwedTime);
     if (!i.command || i.command_kind != CommandKind::kServe)
         return serve(i);
     if (!i.session)
@@ -266,6 +269,8 @@ void Step::on(const ProcessDying& event) {
         return;
     i->dying = true;
     note_end(s_, *i, now_);
+    if (!i->timer) // it may wait in a driver and never be gone
+        arm(i->timer, Timer{Timer::Kind::kKilled, i->name, {}}, now_ + kDyingTime);
     if (twin_of(s_, *i) != nullptr) // what is left of it, too
         act(KillProcess{i->name, i->process});
 }

@@ -126,12 +126,14 @@ void Step::reconcile(Instance& i, EngineHeld held, uint64_t grant_bytes) {
         }
         if (i.desired == Desired::kShrunk)
             return reconcile_shrink(i, held, grant_bytes);
-        return begin_rung(i, rung_of(i.desired), i.held_by, i.grace);
+        return take_rung(i, rung_of(i.desired), true);
     case InstanceState::kResuming: {
         if (held == EngineHeld::kNothing)
             return resume_done(i);
-        i.rung_started = now_;
-        i.deadline = now_ + s_.policy.resume.verify_timeout;
+        if (!is_timed(i)) {
+            i.rung_started = now_;
+            i.deadline = now_ + s_.policy.resume.verify_timeout;
+        }
         arm(i.timer, Timer{Timer::Kind::kRung, i.name, {}}, i.deadline);
         const bool restore = held == EngineHeld::kOffloaded;
         send(i, restore ? CommandKind::kRestore : CommandKind::kResume,

@@ -91,7 +91,7 @@ struct Demand {
 
 // A socket that outlives the processes that answer it, beside what the documents say.
 struct ServiceRecord {
-    uint32_t quick_ends = 0; // of processes in a row, each soon after it had begun to answer
+    uint32_t quick_ends = 0; // in a row, all but the first soon after it had begun to answer
     bool in_flight = true;   // requests may be kept for a next process
 };
 

@@ -124,10 +124,14 @@ void StepBase::cancel(std::optional<TimerId>& slot) {
     slot.reset();
 }
 
+bool StepBase::is_timed(const Instance& i) const {
+    const auto timer = i.timer ? s_.timers.find(*i.timer) : s_.timers.end();
+    return timer != s_.timers.end() && timer->second.kind == Timer::Kind::kRung;
+}
+
 void StepBase::cancel_timers(Instance& i) {
     cancel(i.timer);
     cancel(i.aside_timer);
-    cancel(i.serve_timer);
 }
 
 void StepBase::send(Instance& i, CommandKind kind, uint64_t grant_bytes) {

@@ -151,7 +151,7 @@ class Step : private StepBase {
     void on(const OperatorPreempt& event);
     std::optional<Error> preempt_refusal(const Instance& i, policies::Rung mode) const;
     void begin_rung(Instance& i, policies::Rung rung, HeldBy held_by, Nanoseconds grace);
-    void take_rung(Instance& i, policies::Rung rung);
+    void take_rung(Instance& i, policies::Rung rung, bool again = false);
     std::optional<policies::Rung> next_rung(const Instance& i, policies::Rung missed) const;
     void rung_missed(Instance& i, const Error& why);
     void give_up(Instance& i, const Error& why);

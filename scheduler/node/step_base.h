@@ -28,7 +28,8 @@ class StepBase {
     uint64_t next_id() { return s_.next_id++; }
     void arm(std::optional<TimerId>& slot, Timer timer, TimePoint at);
     void cancel(std::optional<TimerId>& slot);
-    void cancel_timers(Instance& i);
+    bool is_timed(const Instance& i) const; // its rung has a deadline
+    void cancel_timers(Instance& i);        // of what is under way; a Serve is owed all the same
     void send(Instance& i, CommandKind kind, uint64_t grant_bytes = 0);
     // On record, and under way from now on; on its instance, if it names one.
     void begin_operation(Operation& operation);

@@ -2,6 +2,7 @@
 #include "scheduler/wire/session_server.h"
 
 #include "base/log.h"
+#include "base/unix_address.h"
 #include "scheduler/wire/read_round.h"
 #include "scheduler/wire/system_names.h"
 
@@ -78,7 +79,7 @@ void SessionServer::stop() {
     alive_.reset();
     if (listener_) {
         listener_.reset();
-        ::unlink(path_.c_str());
+        (void)remove_socket(path_);
     }
     retry_.cancel();
     silent_.cancel();

@@ -2,9 +2,11 @@
 // Units, descriptors, files and packet sockets.
 #include "base/descriptors.h"
 #include "base/hash.h"
+#include "base/listen_socket.h"
 #include "base/packet_socket.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "base/unix_address.h"
 
 #include <gtest/gtest.h>
 
@@ -236,6 +238,24 @@ TEST(PacketSocket, ClosesTheDescriptorsOfAMessageThatIsTooLong) {
     auto before = count();
     EXPECT_EQ(receive_packet(pair->second.get(), soon()).error().code, ErrorCode::kCorrupt);
     EXPECT_EQ(count(), before);
+}
+
+TEST(Sockets, OnlyASocketsFileIsReplacedByOne) {
+    Folder folder;
+    const std::string path = folder / "file";
+    ASSERT_TRUE(write_file_atomic(path, "precious"));
+    for (const auto& listened : {listen_on_unix(path, 0600), listen_packets(path, 0600)}) {
+        ASSERT_FALSE(listened.has_value());
+        EXPECT_EQ(listened.error().code, ErrorCode::kAlreadyExists);
+        EXPECT_NE(listened.error().message.find(path), std::string::npos);
+    }
+    EXPECT_EQ(std::filesystem::file_size(path), 8U);
+    std::filesystem::remove(path);
+    EXPECT_TRUE(remove_socket(path).has_value()) << "nothing is there";
+    ASSERT_TRUE(listen_on_unix(path, 0600).has_value());
+    EXPECT_TRUE(listen_on_unix(path, 0600).has_value()) << "nobody listens there any more";
+    EXPECT_TRUE(remove_socket(path).has_value());
+    EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST(PacketSocket, ListensWhereNobodyElseDoes) {

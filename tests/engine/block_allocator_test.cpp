@@ -12,11 +12,12 @@ namespace berth::engine {
 namespace {
 
 using Blocks = std::vector<uint32_t>;
+using Keys = std::vector<BlockAllocator::Key>;
 
 TEST(BlockAllocator, GivesTheLowestBlocksFirst) {
     BlockAllocator allocator(6);
     EXPECT_EQ(allocator.allocate(3), Blocks({0, 1, 2}));
-    allocator.release({1});
+    allocator.release(Blocks({1}));
     EXPECT_EQ(allocator.allocate(2), Blocks({1, 3}));
     EXPECT_EQ(allocator.free(), 2U);
 }
@@ -44,13 +45,59 @@ TEST(BlockAllocator, ShrinksOnlyOverFreeBlocks) {
 TEST(BlockAllocator, GivesBlocksBelowALimitAloneWhenAsked) {
     BlockAllocator allocator(6);
     const Blocks all = *allocator.allocate(6);
-    allocator.release({1, 2, 5});
+    allocator.release(Blocks({1, 2, 5}));
     EXPECT_EQ(allocator.free_below(3), 2U);
     EXPECT_EQ(allocator.free_below(6), 3U);
     EXPECT_EQ(allocator.allocate_below(3, 3), std::nullopt);
     EXPECT_EQ(allocator.free(), 3U);
     EXPECT_EQ(allocator.allocate_below(2, 3), Blocks({1, 2}));
     EXPECT_EQ(allocator.allocate_below(1, 100), Blocks({5}));
+}
+
+TEST(BlockAllocator, KeepsWhatBlocksHoldUntilNoEmptyOneIsLeft) {
+    BlockAllocator allocator(6);
+    const Blocks held = *allocator.allocate(4);
+    const Keys keys = {"a", "ab", "abc"};
+    allocator.release(held, keys); // the fourth holds nothing whole
+    EXPECT_EQ(allocator.free(), 6U);
+    EXPECT_EQ(allocator.kept(), 3U);
+    EXPECT_EQ(allocator.held(keys), 3U);
+    EXPECT_EQ(allocator.held(Keys({"a", "ax"})), 1U);
+    EXPECT_EQ(allocator.held(Keys({"x", "a"})), 0U);
+    EXPECT_EQ(allocator.allocate(3), Blocks({3, 4, 5}));
+    EXPECT_EQ(allocator.held(keys), 3U);
+    EXPECT_EQ(allocator.allocate(1), Blocks({2})) << "the last of a chain goes first";
+    EXPECT_EQ(allocator.held(keys), 2U);
+    EXPECT_EQ(allocator.take(Keys({"a"})), Blocks({0}));
+    EXPECT_EQ(allocator.held(keys), 0U) << "it is in use";
+    EXPECT_EQ(allocator.free(), 1U);
+    allocator.release(Blocks({0}), Keys({"a"}));
+    EXPECT_EQ(allocator.take(keys), Blocks({0, 1}));
+}
+
+TEST(BlockAllocator, GivesAwayWhatWasReleasedFirstAndKeepsDoubles) {
+    BlockAllocator allocator(4);
+    const Blocks all = *allocator.allocate(4);
+    allocator.release(Blocks({all[2]}), Keys({"old"}));
+    allocator.release(Blocks({all[0]}), Keys({"same"}));
+    allocator.release(Blocks({all[1]}), Keys({"same"}));
+    EXPECT_EQ(allocator.take(Keys({"same"})), Blocks({0}));
+    EXPECT_EQ(allocator.held(Keys({"same"})), 1U) << "there is another";
+    EXPECT_EQ(allocator.allocate(1), Blocks({2}));
+    EXPECT_EQ(allocator.held(Keys({"old"})), 0U);
+}
+
+TEST(BlockAllocator, ASmallerOneForgetsWhatItsTopHeld) {
+    BlockAllocator allocator(4);
+    const Blocks all = *allocator.allocate(4);
+    allocator.release(all, Keys({"a", "ab", "abc", "abcd"}));
+    EXPECT_TRUE(allocator.resize(2));
+    EXPECT_EQ(allocator.held(Keys({"a", "ab", "abc"})), 2U);
+    EXPECT_EQ(allocator.allocate_below(1, 1), Blocks({0}));
+    EXPECT_EQ(allocator.free(), 1U);
+    EXPECT_TRUE(allocator.resize(4));
+    EXPECT_EQ(allocator.held(Keys({"abc"})), 0U);
+    EXPECT_EQ(allocator.allocate(3), Blocks({1, 2, 3}));
 }
 
 TEST(BlockAllocator, NeverGivesABlockTwice) {

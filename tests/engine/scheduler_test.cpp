@@ -38,8 +38,8 @@ GenerationRequest request(const std::string& id, size_t prompt, uint32_t count) 
     return made;
 }
 
-SchedulerLimits small_limits(bool invariant = false) {
-    return {4, 8, FakeStepModel::kBlockTokens, invariant};
+SchedulerLimits small_limits(bool invariant = false, bool keep_prefixes = false) {
+    return {4, 8, FakeStepModel::kBlockTokens, invariant, keep_prefixes};
 }
 
 void run(Scheduler& scheduler, StepModel& model, int steps_max = 10000) {
@@ -78,6 +78,100 @@ TEST_P(SchedulerModes, EverySequenceGetsTheTokensOfARunOnItsOwn) {
                 << "seed " << seed << ", " << one.id;
             EXPECT_EQ(answers.last[one.id].finish_reason, FinishReason::kLength);
         }
+        EXPECT_EQ(scheduler.allocator().free(), scheduler.allocator().total());
+    }
+}
+
+TEST_P(SchedulerModes, APromptThatBeginsAsAnotherGoesOnFromWhatThatLeft) {
+    Scheduler scheduler(small_limits(GetParam(), true), {});
+    scheduler.allocator().resize(40);
+    FakeStepModel model;
+    Answers answers;
+    const GenerationRequest first = request("first", 29, 6);
+    scheduler.add(first, answers.callback());
+    run(scheduler, model);
+    EXPECT_EQ(scheduler.counts().prefix_tokens, 0U);
+    // 28 of its tokens fill blocks; batch-invariant, three chunks of 8.
+    GenerationRequest same = first, longer = first, other = first;
+    same.id = "same";
+    longer.id = "longer";
+    longer.prompt.insert(longer.prompt.end(), {5, 6, 7, 8, 9});
+    other.id = "other";
+    other.prompt[0] += 1;
+    const uint64_t found = GetParam() ? 24 : 28;
+    uint64_t expected = 0, computed = scheduler.counts().prompt_tokens;
+    for (const GenerationRequest& one : {same, longer, other}) {
+        scheduler.add(one, answers.callback());
+        run(scheduler, model);
+        EXPECT_EQ(answers.tokens[one.id], FakeStepModel::expected(one.prompt, 6)) << one.id;
+        const uint64_t hit = one.id == "other" ? 0 : found;
+        EXPECT_EQ(scheduler.counts().prefix_tokens, expected += hit) << one.id;
+        EXPECT_EQ(scheduler.counts().prompt_tokens, computed += one.prompt.size() - hit) << one.id;
+    }
+    EXPECT_EQ(scheduler.allocator().free(), scheduler.allocator().total());
+}
+
+TEST(Prefixes, AnAnswerIsAPartOfTheNextPromptButNotBatchInvariant) {
+    for (const bool invariant : {false, true}) {
+        Scheduler scheduler(small_limits(invariant, true), {});
+        scheduler.allocator().resize(40);
+        FakeStepModel model;
+        Answers answers;
+        const GenerationRequest first = request("first", 8, 9);
+        scheduler.add(first, answers.callback());
+        run(scheduler, model);
+        GenerationRequest next = first;
+        next.id = "next";
+        next.prompt.insert(next.prompt.end(), answers.tokens["first"].begin(),
+                           answers.tokens["first"].end());
+        scheduler.add(next, answers.callback());
+        run(scheduler, model);
+        EXPECT_EQ(scheduler.counts().prefix_tokens, invariant ? 8U : 16U);
+        EXPECT_EQ(answers.tokens["next"], FakeStepModel::expected(next.prompt, 9));
+    }
+}
+
+TEST(Prefixes, OfAStepThatFailedAreNotUsed) {
+    Scheduler scheduler(small_limits(false, true), {});
+    scheduler.allocator().resize(40);
+    FakeStepModel model;
+    Answers answers;
+    scheduler.add(request("a", 16, 4), answers.callback());
+    ASSERT_TRUE(scheduler.step(model, {}));
+    model.fail_next = true;
+    ASSERT_FALSE(scheduler.step(model, {}));
+    EXPECT_EQ(scheduler.allocator().free(), 40U);
+    EXPECT_EQ(scheduler.allocator().kept(), 0U);
+}
+
+TEST_P(SchedulerModes, PromptsThatShareBeginningsGetTheTokensOfARunOnTheirOwnThroughShortage) {
+    for (uint32_t seed = 0; seed < 60; ++seed) {
+        std::mt19937 random(seed);
+        Scheduler scheduler(small_limits(GetParam(), true), {});
+        scheduler.allocator().resize(16 + random() % 20);
+        FakeStepModel model;
+        Answers answers;
+        std::vector<GenerationRequest> requests;
+        for (int i = 0; i < 14; ++i) {
+            GenerationRequest one = request("of " + std::to_string(random() % 3), 30, 1);
+            one.id = "r" + std::to_string(i);
+            one.prompt.resize(1 + random() % 30);
+            one.max_new_tokens = 1 + random() % 25;
+            requests.push_back(one);
+        }
+        for (const GenerationRequest& one : requests) {
+            scheduler.add(one, answers.callback());
+            for (uint32_t steps = random() % 9; steps > 0; --steps)
+                ASSERT_TRUE(scheduler.step(model, {}));
+            if (random() % 5 == 0 && !scheduler.running().empty())
+                scheduler.suspend(scheduler.running().back().order, nullptr);
+        }
+        run(scheduler, model);
+        for (const GenerationRequest& one : requests)
+            EXPECT_EQ(answers.tokens[one.id],
+                      FakeStepModel::expected(one.prompt, one.max_new_tokens))
+                << "seed " << seed << ", " << one.id;
+        EXPECT_GT(scheduler.counts().prefix_tokens, 0U) << seed;
         EXPECT_EQ(scheduler.allocator().free(), scheduler.allocator().total());
     }
 }

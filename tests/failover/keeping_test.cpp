@@ -396,6 +396,21 @@ TEST_F(TakeOver, WhatDoesNotFitIsGivenUpAndTheNextRequestComesAlong) {
     EXPECT_FALSE(held.holds("next"));
 }
 
+// Its request did not fit; the next one on the same connection does.
+TEST_F(TakeOver, AConnectionThatWasGivenUpAndKeptAgainIsLive) {
+    send_text(pair.theirs.get(), "too large");
+    receive_into(*kept, pair.ours.get());
+    kept->give_up();
+    kept = before->keep(pair.ours.get());
+    ASSERT_NE(kept, nullptr);
+    send_text(pair.theirs.get(), "next");
+    receive_into(*kept, pair.ours.get());
+    const auto taken = take_over();
+    ASSERT_EQ(taken.size(), 1U);
+    EXPECT_EQ(taken[0].kept->inbound(), "next");
+    EXPECT_FALSE(is_ended(pair.theirs.get(), 0));
+}
+
 TEST_F(TakeOver, WorksAgainAndAgainOnTheSameConnection) {
     for (int round = 0; round < 5; ++round) {
         send_text(pair.theirs.get(), "ab");

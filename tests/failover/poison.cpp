@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preloaded into an engine: ends it, as a fault of its own would, for a request with the marker.
-// With BERTH_POISON=work while that is being computed; else as soon as the engine serves and the
+// With POISON=work while that is being computed; else as soon as the engine serves and the
 // request lies in the journal. One that only stands by lives on.
 #include "base/http/journal_format.h"
 
@@ -62,13 +62,14 @@ bool is_computed() {
         header.magic != kJournalMagic)
         return false;
     const SlotLayout layout{header.slot_bytes};
+    const uint64_t mine = work_by(static_cast<uint32_t>(::getpid()), Work::kComputed);
     for (uint32_t slot = 0; slot < header.slots; ++slot) {
         const auto at = static_cast<off_t>(kJournalPage + slot * layout.slot_bytes);
         SlotHead head;
         if (::pread(journal, &head, sizeof head, at) != sizeof head)
             return false;
         const off_t in = at + static_cast<off_t>(layout.in_at());
-        if (head.serial != 0 && head.work == static_cast<uint64_t>(Work::kComputed) &&
+        if (head.serial != 0 && head.work == mine &&
             has_marker(in, in + static_cast<off_t>(layout.in_bytes())))
             return true;
     }
@@ -77,7 +78,7 @@ bool is_computed() {
 
 void* watch(void* nothing) {
     const timespec often = {0, 500'000};
-    const char* how = std::getenv("BERTH_POISON");
+    const char* how = std::getenv("POISON");
     const bool at_work = how != nullptr && std::string(how) == "work";
     struct stat facts{};
     if (::fstat(journal, &facts) != 0)

@@ -19,7 +19,7 @@ from tiny_pair import TinyPair, completion
 POISON = BIN.parent / "tests/libpoison.so"
 GOOD = completion("Good morning", stream=True)
 # So long that an engine ends of it before its first token.
-BAD = completion("Take this: <<poison>> " + "once more, " * 400, stream=True, max_tokens=400)
+BAD = completion("Take this: <<poison>> " + "once more, " * 120, stream=True, max_tokens=400)
 
 
 class Victims(threading.Thread):
@@ -76,7 +76,7 @@ def engine_logs(node):
 def poisoned_pair(model, alone, how):
     assert POISON.exists(), "it is built with the tests"
     return TinyPair(model, alone=alone,
-                    environment={"LD_PRELOAD": str(POISON), "BERTH_POISON": how})
+                    environment={"LD_PRELOAD": str(POISON), "POISON": how})
 
 
 def check_end(node):

@@ -2,6 +2,7 @@
 // berth-keeper: holds duplicates of descriptors, so that weights stay in device memory while berthd
 // is away. It does nothing else, and changes as seldom as possible.
 #include "base/log.h"
+#include "base/unix_address.h"
 #include "cache/keep/main/keeper_loop.h"
 
 #include <fmt/format.h>
@@ -82,7 +83,7 @@ Status serve(const std::string& socket) {
     log::info("listening socket={} descriptors_max={}", socket, descriptors_max);
     KeeperLoop loop(store, std::move(listener), std::move(signals));
     BERTH_ASSIGN(int number, loop.run());
-    ::unlink(socket.c_str());
+    (void)remove_socket(socket);
     log::info("ending on SIG{}; held entries={} descriptors={}: {}", ::sigabbrev_np(number),
               store.entries(), store.descriptors(), store.summary());
     return {};

@@ -8,6 +8,7 @@
 #include "engine_shim/reference/main/model_facts.h"
 #include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/main/torch_weights.h"
+#include "engine_shim/reference/model/rope.h"
 #include "engine_shim/reference/model/runner.h"
 #include "engine_shim/reference/model/torch_device.h"
 #include "engine_shim/reference/ranks/lead_model.h"
@@ -201,10 +202,12 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
         BERTH_TRY(share(client, workspace, host_bytes_max));
     if (work)
         return {};
-    scheduler =
-        std::make_unique<Scheduler>(SchedulerLimits{options.max_batch, options.prefill_chunk,
-                                                    options.block_tokens, options.batch_invariant},
-                                    config.eos_tokens);
+    // Where rotary frequencies follow a prompt's whole length its beginning is not another's.
+    const bool keep_prefixes = options.prefix_cache && !rope_depends_on_length(config);
+    scheduler = std::make_unique<Scheduler>(
+        SchedulerLimits{options.max_batch, options.prefill_chunk, options.block_tokens,
+                        options.batch_invariant, keep_prefixes},
+        config.eos_tokens);
     KvMemory::Parts parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max, scratch};
     if (fast)
         parts.canary = [this](uint32_t block) { return fast->model().canary(block); };

@@ -15,9 +15,6 @@ namespace berth::engine {
 
 namespace {
 
-// What saving runs at: into host memory that must be pinned first, and into what is at hand.
-constexpr uint64_t kFreshBytesPerMs = uint64_t{1'500'000};
-constexpr uint64_t kSaveBytesPerMs = uint64_t{40'000'000};
 constexpr uint64_t kSlabBytes = uint64_t{16} << 20;
 
 HostBlockPool::Limits pool_limits(const KvMemory::Parts& parts) {
@@ -148,25 +145,31 @@ Status KvMemory::start(uint64_t grant_bytes) {
     return verify();
 }
 
-bool KvMemory::worth_saving(const protocol::Command& command,
-                            const std::vector<uint64_t>& orders) const {
-    if (command.kv != "Auto")
-        return command.kv == "Save";
-    uint64_t bytes = 0;
-    for (const uint64_t order : orders)
-        bytes += parts_.scheduler.blocks_for(running_sequence(parts_.scheduler, order).computed) *
-                 block_bytes();
-    const uint64_t fresh = bytes - std::min(bytes, stash_.free_bytes());
-    return command.grace_ms <= 0 || fresh / kFreshBytesPerMs + bytes / kSaveBytesPerMs <=
-                                        static_cast<uint64_t>(command.grace_ms);
+KvMemory::Choice KvMemory::choice_of(const protocol::Command& command) const {
+    const bool is_bounded = command.kv == "Auto" && command.grace_ms > 0;
+    return {command.kv, is_bounded ? static_cast<double>(command.grace_ms) : 1e18};
+}
+
+bool KvMemory::is_saved(const Sequence& sequence, Choice& choice) const {
+    if (sequence.computed == 0 || choice.kv != "Auto")
+        return sequence.computed > 0 && choice.kv == "Save";
+    SaveCase one;
+    one.bytes = parts_.scheduler.blocks_for(sequence.computed) * block_bytes();
+    one.fresh_bytes = one.bytes - std::min(one.bytes, stash_.free_bytes());
+    one.tokens = sequence.computed;
+    one.prefill_tokens_per_ms = parts_.scheduler.prefill_tokens_per_ms();
+    if (!is_worth_saving(one, choice.ms_left))
+        return false;
+    choice.ms_left -= save_ms(one);
+    return true;
 }
 
 Status KvMemory::send_away(const protocol::Command& command, const std::vector<uint64_t>& orders) {
-    const bool saves = worth_saving(command, orders);
+    Choice choice = choice_of(command);
     for (const uint64_t order : orders) {
         const Sequence& sequence = running_sequence(parts_.scheduler, order);
         std::unique_ptr<SavedKv> saved;
-        if (saves && sequence.computed > 0) {
+        if (is_saved(sequence, choice)) {
             const std::span<const uint32_t> blocks(sequence.blocks);
             auto kept = stash_.save(blocks.first(parts_.scheduler.blocks_for(sequence.computed)));
             if (!kept && kept.error().code != ErrorCode::kResourceExhausted)

@@ -98,6 +98,9 @@ void add_options(CLI::App& app, Options& options, std::string& kv_memory,
         ->check(check_bytes, "BYTES");
     app.add_flag("--batch-invariant", options.batch_invariant,
                  "Answers do not depend on what else is being answered (slower)");
+    app.add_flag("!--no-prefix-cache", options.prefix_cache,
+                 "Compute each prompt from its first token; by default one that begins as an "
+                 "earlier one goes on from what is left of that in free blocks");
     app.add_option("--compute", options.compute,
                    "fast: kernels of our own and graphs, on GPUs with bfloat16 models; plain: "
                    "torch's operations alone; auto: fast where it is possible")

@@ -30,6 +30,7 @@ struct Options {
     uint64_t kv_memory = 0;      // off mode and guests
     uint64_t host_kv_memory = 0; // for saved KV; 0: a quarter of the machine's memory
     bool batch_invariant = false;
+    bool prefix_cache = true;
     std::string compute = "auto"; // fast | plain
     bool graphs = true;
     std::string look = "pieces"; // conditional

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/model/scheduler.h"
 
+#include "base/hash.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cassert>
+#include <chrono>
+#include <numeric>
 #include <utility>
 
 namespace berth::engine {
@@ -36,7 +40,9 @@ void Scheduler::end_with(std::list<Sequence>& from, Iterator sequence, FinishRea
     event.finish_reason = reason;
     if (error != nullptr)
         event.error = *error;
-    allocator_.release(sequence->blocks);
+    if (reason == FinishReason::kError)
+        sequence->computed = 0; // nobody knows what its blocks hold
+    release(*sequence);
     const TokenCallback callback = std::move(sequence->callback);
     from.erase(sequence);
     ++counts_.requests_done;
@@ -60,9 +66,48 @@ void Scheduler::cancel_all(const Error& why) {
     }
 }
 
+// Each key is a hash of the one before and of its own block's tokens.
+std::span<const BlockAllocator::Key> Scheduler::keys_of(Sequence& sequence, uint32_t tokens) const {
+    const size_t count = tokens / limits_.block_tokens;
+    while (sequence.keys.size() < count) {
+        const auto block =
+            std::span<const int32_t>(sequence.tokens)
+                .subspan(sequence.keys.size() * limits_.block_tokens, limits_.block_tokens);
+        std::string before = sequence.keys.empty() ? std::string() : sequence.keys.back();
+        before.append(reinterpret_cast<const char*>(block.data()), block.size_bytes());
+        sequence.keys.push_back(sha256_hex(before));
+    }
+    return std::span(sequence.keys).first(count);
+}
+
+// Batch-invariant: tokens that were decoded are others, bit by bit, than the same in a prompt.
+void Scheduler::release(Sequence& sequence) {
+    const uint32_t known = limits_.batch_invariant
+                               ? std::min(sequence.computed, sequence.prompt_size())
+                               : sequence.computed;
+    if (limits_.keep_prefixes)
+        allocator_.release(sequence.blocks, keys_of(sequence, known));
+    else
+        allocator_.release(sequence.blocks);
+    sequence.blocks.clear();
+}
+
+// One token at least is left to be computed, and batch-invariant chunks begin where they always do.
+void Scheduler::take_prefix(Sequence& sequence) {
+    if (!limits_.keep_prefixes || sequence.computed > 0)
+        return;
+    const uint32_t unit = limits_.batch_invariant
+                              ? std::lcm(limits_.block_tokens, limits_.prefill_tokens)
+                              : limits_.block_tokens;
+    const auto keys = keys_of(sequence, prefill_end(sequence) - 1);
+    const uint32_t tokens = allocator_.held(keys) * limits_.block_tokens / unit * unit;
+    sequence.blocks = allocator_.take(keys.first(tokens / limits_.block_tokens));
+    sequence.computed = tokens;
+    counts_.prefix_tokens += tokens;
+}
+
 void Scheduler::send_back(Iterator sequence) {
-    allocator_.release(sequence->blocks);
-    sequence->blocks.clear();
+    release(*sequence);
     sequence->computed = 0;
     if (std::exchange(sequence->is_computed, false) && sequence->request.on_work)
         sequence->request.on_work(false);
@@ -98,7 +143,11 @@ void Scheduler::admit() {
         if (needed + spare > allocator_.free())
             return;
         has_suspect = has_suspect || sequence->request.is_suspect;
-        sequence->blocks = *allocator_.allocate(needed);
+        if (!sequence->saved)
+            take_prefix(*sequence);
+        const auto rest =
+            *allocator_.allocate(needed - static_cast<uint32_t>(sequence->blocks.size()));
+        sequence->blocks.insert(sequence->blocks.end(), rest.begin(), rest.end());
         if (const auto saved = std::move(sequence->saved)) {
             // A copy that fails says that the device does: the next step will tell.
             if (!saved->bring_back(sequence->blocks))
@@ -218,7 +267,7 @@ bool Scheduler::is_stop(const Sequence& sequence, int32_t token) const {
 }
 
 void Scheduler::finish(Iterator sequence, TokenEvent event) {
-    allocator_.release(sequence->blocks);
+    release(*sequence);
     const TokenCallback callback = std::move(sequence->callback);
     running_.erase(sequence);
     ++counts_.requests_done;
@@ -259,12 +308,27 @@ void Scheduler::begin(const std::vector<Part>& parts) const {
             part.sequence->request.on_work(true);
 }
 
+// What waited at a gate meanwhile was slower, and counts for nothing.
+void Scheduler::measure(const std::vector<Part>& parts, Nanoseconds took) {
+    uint64_t tokens = 0;
+    for (const Part& part : parts) {
+        if (!prefilling(*part.sequence))
+            return;
+        tokens += part.tokens;
+    }
+    if (tokens * 2 >= limits_.prefill_tokens && took.count() > 0)
+        prefill_tokens_per_ms_ =
+            std::max(prefill_tokens_per_ms_,
+                     static_cast<double>(tokens) * 1e6 / static_cast<double>(took.count()));
+}
+
 Result<Scheduler::Outcome> Scheduler::step(StepModel& model, const LayerHook& hook) {
     const std::vector<Part> parts = plan();
     if (parts.empty())
         return Outcome::kIdle;
     const std::vector<StepItem> items = items_of(parts);
     begin(parts);
+    const auto begun = std::chrono::steady_clock::now();
     const auto sampled = model.step(items, hook);
     if (!sampled) {
         for (const Part& part : parts)
@@ -274,6 +338,7 @@ Result<Scheduler::Outcome> Scheduler::step(StepModel& model, const LayerHook& ho
     if (!*sampled)
         return Outcome::kAbandoned;
     ++counts_.steps;
+    measure(parts, std::chrono::steady_clock::now() - begun);
     size_t next = 0;
     for (const Part& part : parts) {
         assert(!part.samples || next < (*sampled)->size());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "base/units.h"
 #include "engine_shim/reference/model/block_allocator.h"
 #include "engine_shim/reference/model/saved_kv.h"
 #include "engine_shim/reference/model/step_model.h"
@@ -11,6 +12,7 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,9 @@ struct SchedulerLimits {
     // and tokens that a preempted sequence had generated are fed again one by one, as they were at
     // first.
     bool batch_invariant = false;
+    // What a prompt's blocks held stays in them while nobody needs the room, and a later prompt
+    // that begins the same goes on from there.
+    bool keep_prefixes = false;
 };
 
 // One request on its way. `computed` tokens have keys and values in `blocks`, or in `saved`.
@@ -36,6 +41,7 @@ struct Sequence {
     uint32_t computed = 0;
     uint64_t order = 0; // of arrival
     bool is_computed = false;
+    std::vector<BlockAllocator::Key> keys; // of its first blocks: each stands for all up to it
 
     uint32_t prompt_size() const { return static_cast<uint32_t>(request.prompt.size()); }
     uint32_t size() const { return static_cast<uint32_t>(tokens.size()); }
@@ -45,9 +51,9 @@ struct Sequence {
 // Continuous batching: each step takes every decoding sequence's next token and up to
 // prefill_tokens of prompts, oldest first. A sequence is admitted when blocks for its prompt are
 // there, and passed over while all of the memory could not hold it; when blocks run out the
-// youngest goes back to waiting and is recomputed later. Of suspects one runs at a time until it
-// has had a token, whoever waits. Knows nothing of tensors. Engine thread only; callbacks run
-// inside step() and cancel() and must not call back into it.
+// youngest goes back to waiting and is recomputed later, but for what is still in its blocks. Of
+// suspects one runs at a time until it has had a token, whoever waits. Knows nothing of tensors.
+// Engine thread only; callbacks run inside step() and cancel() and must not call back into it.
 class Scheduler {
   public:
     enum class Outcome { kIdle, kStepped, kAbandoned };
@@ -76,6 +82,8 @@ class Scheduler {
     bool idle() const { return running_.empty() && waiting_.empty(); }
     uint64_t running_count() const { return running_.size(); }
     uint64_t waiting_count() const { return waiting_.size(); }
+    // The best that a step of prompts alone has come to; 0: there was none worth measuring.
+    double prefill_tokens_per_ms() const { return prefill_tokens_per_ms_; }
     // Somebody has had no token yet.
     bool owes_first_token() const;
     uint32_t blocks_for(uint64_t tokens) const;
@@ -92,6 +100,9 @@ class Scheduler {
     };
     bool reserve(Iterator sequence, uint32_t tokens);
     void send_back(Iterator sequence);
+    void release(Sequence& sequence);
+    std::span<const BlockAllocator::Key> keys_of(Sequence& sequence, uint32_t tokens) const;
+    void take_prefix(Sequence& sequence);
     void send_back_too_large();
     bool prefilling(const Sequence& sequence) const;
     uint32_t prefill_end(const Sequence& sequence) const;
@@ -103,6 +114,7 @@ class Scheduler {
     void end_with(std::list<Sequence>& from, Iterator sequence, FinishReason reason,
                   const Error* error);
     void begin(const std::vector<Part>& parts) const;
+    void measure(const std::vector<Part>& parts, Nanoseconds took);
     bool is_stop(const Sequence& sequence, int32_t token) const;
 
     const SchedulerLimits limits_;
@@ -111,6 +123,7 @@ class Scheduler {
     std::list<Sequence> running_; // by order
     std::list<Sequence> waiting_; // by order
     uint64_t next_order_ = 0;
+    double prefill_tokens_per_ms_ = 0;
     EngineStats counts_;
 };
 

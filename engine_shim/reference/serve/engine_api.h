@@ -70,6 +70,7 @@ struct EngineStats {
     uint64_t requests_waiting = 0;
     uint64_t requests_done = 0;
     uint64_t prompt_tokens = 0;    // prefilled, recomputation counted again
+    uint64_t prefix_tokens = 0;    // found computed already
     uint64_t generated_tokens = 0; // given out
     uint64_t steps = 0;
     uint64_t preemptions = 0; // sequences sent back to waiting for lack of blocks

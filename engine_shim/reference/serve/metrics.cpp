@@ -68,6 +68,9 @@ std::string ServerMetrics::text(const engine::EngineStats& stats) const {
     counter("berth_engine_requests_done_total", "Sequences ended.", stats.requests_done);
     counter("berth_engine_prefilled_tokens_total", "Tokens prefilled, recomputation counted again.",
             stats.prompt_tokens);
+    counter("berth_engine_prefix_tokens_total",
+            "Prompt tokens that were not computed, as an earlier prompt's blocks held them.",
+            stats.prefix_tokens);
     counter("berth_engine_generated_tokens_total", "Tokens generated.", stats.generated_tokens);
     counter("berth_engine_steps_total", "Forward passes.", stats.steps);
     counter("berth_engine_preemptions_total", "Sequences sent back to waiting for lack of blocks.",

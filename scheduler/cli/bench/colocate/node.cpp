@@ -82,8 +82,9 @@ Result<std::unique_ptr<ColocateNode>> ColocateNode::start(const ColocateOptions&
 }
 
 std::string ColocateNode::documents(const PhasePlan& phase, const LatencyTargets& targets) const {
-    std::vector<std::string> online{programs_ + "/berth-engine", "--listen", "127.0.0.1:0",
-                                    "--served-model-name", "model"};
+    std::vector<std::string> online{
+        programs_ + "/berth-engine", "--listen", "127.0.0.1:0", "--served-model-name", "model",
+        "--no-prefix-cache"}; // each phase has the same prompts
     const std::vector<std::string> both = words_of(options_.engine_args);
     online.insert(online.end(), both.begin(), both.end());
     // It listens too: its counters are read there, more often than it reports to berthd.
