@@ -277,6 +277,10 @@ Shape draw_shape(uint64_t seed, const std::set<std::string>& without, ShapeLimit
         policies::InstanceSpec spec = draw_instance(all.of("instance", n), shape, n);
         if (without.contains(spec.name))
             continue;
+        if (shape.rolls && spec.engine.driver == policies::DriverKind::kBerth && n % 3 != 2) {
+            spec.class_name = "online";
+            spec.restart = policies::RestartPolicy::kAlways;
+        }
         if (spec.class_name != "online" && spec.engine.driver == policies::DriverKind::kBerth)
             shape.jobs.insert(spec.name);
         shape.documents.instances.push_back(std::move(spec));

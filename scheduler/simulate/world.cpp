@@ -57,7 +57,9 @@ void World::reach(const node::Action& action) {
              kept != nullptr && kept->rollout.phase == node::RolloutPhase::kComplete)
         reached.insert("rolled out " + std::to_string(kept->rollout.before.ranks) + " to " +
                        std::to_string(kept->rollout.after.ranks) + " ranks" +
-                       (kept->rollout.is_in_place() ? " in place" : ""));
+                       (!kept->rollout.is_in_place()         ? ""
+                        : kept->rollout.gap > Nanoseconds(0) ? " in place"
+                                                             : " at once"));
 }
 
 Outcome World::run() {
