@@ -84,35 +84,6 @@ std::vector<std::string> known_devices(const Documents& documents) {
     return ids;
 }
 
-// How many processes it is, on how many devices: its Model says the one, its own document may say
-// the other.
-Status complete_ranks(InstanceSpec& one, const Documents& documents) {
-    const ModelSpec* model = documents.find_model(one.model);
-    const uint32_t parts = model == nullptr ? 1 : model->tensor_parallel;
-    const bool is_berth = one.engine.driver == DriverKind::kBerth;
-    if (!is_berth && parts > 1)
-        return refuse(one.origin, one.model_mark,
-                      instance_field(one, "model") + "Model '" + one.model + "' (" +
-                          model->origin.text() + ") is of " + std::to_string(parts) +
-                          " ranks (tensorParallel), and driver process is one process: use driver "
-                          "berth, or a Model of one rank");
-    // What was filled in here before follows its Model.
-    if (one.device_count == one.ranks && one.device_count_mark.line == 0)
-        one.device_count = 0;
-    one.ranks = is_berth ? parts : 1;
-    if (one.device_count == 0)
-        one.device_count = one.ranks;
-    if (is_berth && (one.device_count > one.ranks || one.ranks % one.device_count != 0))
-        return refuse(one.origin, one.device_count_mark,
-                      instance_field(one, "deviceCount") + "'" + std::to_string(one.device_count) +
-                          "' does not go with tensorParallel: " + std::to_string(parts) +
-                          " of Model '" + one.model + "'" +
-                          (model == nullptr ? "" : " (" + model->origin.text() + ")") +
-                          ": leave it out for a device each, or give a divisor of that: ranks "
-                          "then share devices");
-    return {};
-}
-
 Status check_devices(const InstanceSpec& one, const std::vector<std::string>& known) {
     if (!one.devices.empty() && one.devices.size() < one.device_count)
         return refuse(one.origin, one.devices_mark,
@@ -202,6 +173,33 @@ Status check_listen(const InstanceSpec& one, const Documents& documents) {
 }
 
 } // namespace
+
+Status complete_ranks(InstanceSpec& one, const Documents& documents) {
+    const ModelSpec* model = documents.find_model(one.model);
+    const uint32_t parts = model == nullptr ? 1 : model->tensor_parallel;
+    const bool is_berth = one.engine.driver == DriverKind::kBerth;
+    if (!is_berth && parts > 1)
+        return refuse(one.origin, one.model_mark,
+                      instance_field(one, "model") + "Model '" + one.model + "' (" +
+                          model->origin.text() + ") is of " + std::to_string(parts) +
+                          " ranks (tensorParallel), and driver process is one process: use driver "
+                          "berth, or a Model of one rank");
+    // What was filled in here before follows its Model.
+    if (one.device_count == one.ranks && one.device_count_mark.line == 0)
+        one.device_count = 0;
+    one.ranks = is_berth ? parts : 1;
+    if (one.device_count == 0)
+        one.device_count = one.ranks;
+    if (is_berth && (one.device_count > one.ranks || one.ranks % one.device_count != 0))
+        return refuse(one.origin, one.device_count_mark,
+                      instance_field(one, "deviceCount") + "'" + std::to_string(one.device_count) +
+                          "' does not go with tensorParallel: " + std::to_string(parts) +
+                          " of Model '" + one.model + "'" +
+                          (model == nullptr ? "" : " (" + model->origin.text() + ")") +
+                          ": leave it out for a device each, or give a divisor of that: ranks "
+                          "then share devices");
+    return {};
+}
 
 InstanceSpec standby_for(const InstanceSpec& one, const InstanceSpec& active) {
     InstanceSpec made = active;

@@ -206,6 +206,13 @@ void print(std::ostream& out, const SloSpec& slo) {
     out << "percentile: " << number(slo.percentile) << "}\n";
 }
 
+// How many devices it takes is its Model's word, also when that becomes another.
+bool follows_model(const InstanceSpec& one) {
+    return one.device_count == 0 ||
+           (one.device_count == one.ranks && one.device_count_mark.line == 0 &&
+            one.engine.driver == DriverKind::kBerth);
+}
+
 void print(std::ostream& out, const InstanceSpec& one) {
     head(out, "Instance", one.name);
     if (!one.standby_of.empty()) { // all else is the other's
@@ -221,9 +228,7 @@ void print(std::ostream& out, const InstanceSpec& one) {
     if (!one.tenant.empty())
         out << "  tenant: " << quoted(one.tenant) << "\n";
     out << "  devices: " << (one.devices.empty() ? "auto" : list(one.devices))
-        << (one.device_count == 0 || (one.device_count == one.ranks && one.ranks > 1)
-                ? ""
-                : "\n  deviceCount: " + std::to_string(one.device_count))
+        << (follows_model(one) ? "" : "\n  deviceCount: " + std::to_string(one.device_count))
         << "\n  resources: {requests: {memory: " << bytes(one.memory_request_bytes)
         << "}, limits: {memory: " << bytes(one.memory_limit_bytes) << "}}\n";
     if (one.slo)

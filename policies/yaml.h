@@ -36,6 +36,9 @@ Result<Documents> parse_together(const std::vector<SourceText>& texts);
 // All names lead somewhere and the numbers fit each other; fills in the default class of instances
 // that name none.
 Status check_documents(Documents& documents);
+// How many processes it is, on how many devices: its Model says the one, its own document may say
+// the other. Part of check_documents; again where the Model may have changed since.
+Status complete_ranks(InstanceSpec& one, const Documents& documents);
 // A standby is what the other is, but for its name, its grant and, if it names any, its devices.
 InstanceSpec standby_for(const InstanceSpec& one, const InstanceSpec& active);
 // What is right and yet can hardly be meant (a class that can never preempt anyone), each with its

@@ -34,7 +34,9 @@ uint32_t take_poisoned(NodeState& state, const Instance& next) {
 
 bool is_newly_over(NodeState& state, const std::vector<Instance*>& all) {
     ServiceRecord& service = state.services[all.front()->service];
-    const bool over = std::all_of(all.begin(), all.end(), [](const Instance* i) {
+    const auto rollout = state.rollouts.find(InstanceName(all.front()->service));
+    const bool goes_back = rollout != state.rollouts.end() && rollout->second.is_under_way();
+    const bool over = !goes_back && std::all_of(all.begin(), all.end(), [](const Instance* i) {
         return !i->process_alive &&
                (i->state == InstanceState::kFailed || i->state == InstanceState::kSucceeded);
     });

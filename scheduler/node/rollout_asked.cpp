@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "policies/yaml.h"
 #include "scheduler/node/rollout_step.h"
 #include "scheduler/node/service.h"
 
 #include <utility>
 
-// What operators ask of rollouts, and what new documents mean for those under way.
+// What operators ask of rollouts.
 namespace berth::node {
 
 namespace {
@@ -63,21 +64,10 @@ std::string gap_words(const NodeState& state, const Instance& i) {
     return text;
 }
 
-const InstanceSpec* standby_of(const policies::Documents& documents, const std::string& name) {
-    for (const InstanceSpec& one : documents.instances)
-        if (one.standby_of == name && !is_surge(InstanceName(one.name)))
-            return &one;
-    return nullptr;
-}
-
 } // namespace
 
 void Step::on(const OperatorRollout& event) {
     Rolling{*this}.asked(event);
-}
-
-void Step::on(const DocumentRefused& event) {
-    Rolling{*this}.refused(event);
 }
 
 void Step::on(const RolloutRecovered& event) {
@@ -148,6 +138,8 @@ std::optional<Error> Step::Rolling::refusal(const OperatorRollout& event, const 
         return precondition(name + " cannot be replaced while it serves: " + why +
                                 "; --in-place stops it first: " + gap_words(step.s_, i),
                             "NeedsInPlace");
+    if (auto no = no_place(event, i))
+        return no;
     const Instance* twin = standby(i);
     const bool runs = (i.state == InstanceState::kRunning && (i.session || is_plain_process(i))) ||
                       (twin != nullptr && twin->state == InstanceState::kRunning && twin->session);
@@ -204,10 +196,13 @@ bool Step::Rolling::take_at_once(const OperatorRollout& event, Operation& operat
     return true;
 }
 
-void Step::Rolling::begin(const OperatorRollout& event, Operation operation, bool undoes) {
+void Step::Rolling::begin(OperatorRollout event, Operation operation, bool undoes) {
     Instance* i = find(event.instance);
     if (i == nullptr)
         return step.refuse_operation(operation, instance_not_found(event.instance));
+    // Its Model may have become one of other ranks since the document was checked.
+    if (Status fits = policies::complete_ranks(event.spec, step.s_.documents); !fits)
+        return step.refuse_operation(operation, fits.error());
     if (auto no = refusal(event, *i))
         return step.refuse_operation(operation, std::move(*no));
     if (take_at_once(event, operation, *i))
@@ -290,7 +285,7 @@ void Step::Rolling::undo(const OperatorRollout& event, Operation operation, Roll
     if (r.phase == RolloutPhase::kComplete) {
         OperatorRollout back = event;
         back.spec = r.before;
-        return begin(back, std::move(operation), true);
+        return begin(std::move(back), std::move(operation), true);
     }
     if (!r.is_under_way() || r.phase == RolloutPhase::kReverting)
         return step.refuse_operation(
@@ -305,85 +300,6 @@ void Step::Rolling::undo(const OperatorRollout& event, Operation operation, Roll
         go_back(r, "undone by an operator" + (event.reason.empty() ? "" : ": " + event.reason));
     }
     step.answer_operation(operation, words);
-}
-
-// Documents that say otherwise than what a rollout began with go before it.
-void Step::Rolling::take_up(policies::Documents& documents) {
-    for (auto at = step.s_.rollouts.begin(); at != step.s_.rollouts.end();) {
-        const InstanceSpec* said = documents.find_instance(at->first.value);
-        if (said == nullptr || !said->standby_of.empty()) {
-            step.cancel(at->second.retry);
-            step.act(ForgetRollout{at->first});
-            at = step.s_.rollouts.erase(at);
-            continue;
-        }
-        take_up(at->second, documents, *said);
-        ++at;
-    }
-    lay_rollouts(step.s_.rollouts, documents);
-}
-
-void Step::Rolling::take_up(Rollout& r, const policies::Documents& documents,
-                            const InstanceSpec& said) {
-    const bool had_standby = r.standby.has_value();
-    const InstanceSpec* other = standby_of(documents, r.instance.value);
-    r.said = said;
-    r.standby = other == nullptr ? std::nullopt : std::optional(*other);
-    if (r.phase == RolloutPhase::kComplete && !r.adopted) {
-        const bool stays = r.after.model.empty() || documents.find_model(r.after.model) != nullptr;
-        r.adopted = !(said == r.before) || !stays;
-        step.cancel(r.retry);
-        step.act(PersistRollout{r});
-        if (!r.adopted)
-            step.act(AdoptDocument{r.after});
-        return;
-    }
-    if (!r.is_under_way())
-        return;
-    std::string why;
-    if (!(said == r.before) && !(said == r.after))
-        why = "its document was changed meanwhile";
-    else if (!r.after.model.empty() && documents.find_model(r.after.model) == nullptr)
-        why = "Model '" + r.after.model + "' is no longer in the documents";
-    else if (had_standby && other == nullptr)
-        why = "its standby is no longer in the documents";
-    if (why.empty())
-        return;
-    if (!(said == r.after))
-        r.before = said;
-    r.reason = "Superseded";
-    r.message = why;
-    const Instance* surge = r.surge ? find(surge_name(r.instance)) : nullptr;
-    r.surge_stays = r.surge_stays && surge != nullptr && !surge->stands_by && may_act(*surge);
-    r.paused = false;
-    r.phase = RolloutPhase::kReverting;
-    r.since = step.now_;
-    tell(r, true, "RolloutFailed", "Superseded: " + why);
-    step.act(PersistRollout{r});
-}
-
-void Step::Rolling::adopt_again(const InstanceName& name) {
-    const auto found = step.s_.rollouts.find(name);
-    if (found == step.s_.rollouts.end())
-        return;
-    found->second.retry.reset();
-    if (found->second.phase == RolloutPhase::kComplete && !found->second.adopted)
-        step.act(AdoptDocument{found->second.after});
-}
-
-void Step::Rolling::refused(const DocumentRefused& event) {
-    const auto found = step.s_.rollouts.find(event.instance);
-    if (found == step.s_.rollouts.end() || found->second.phase != RolloutPhase::kComplete ||
-        found->second.adopted)
-        return;
-    Rollout& r = found->second;
-    const std::string words = "complete, and not kept by the documents yet: " + event.error.message;
-    if (r.message != words) {
-        r.message = words;
-        tell(r, true, "RolloutNotKept", words);
-        step.act(PersistRollout{r});
-    }
-    step.arm(r.retry, Timer{Timer::Kind::kRollout, r.instance, {}}, step.now_ + kAdoptRetryTime);
 }
 
 } // namespace berth::node

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policies/yaml.h"
-#include "scheduler/node/rollout.h"
+#include "scheduler/node/rollout_step.h"
 
 #include <algorithm>
 
@@ -60,6 +60,14 @@ bool gives_room(const Rollouts& rollouts, const InstanceName& name) {
     const auto found = rollouts.find(name);
     return found != rollouts.end() && found->second.made_room &&
            found->second.phase == RolloutPhase::kStarting;
+}
+
+const policies::InstanceSpec* standby_of(const policies::Documents& documents,
+                                         const std::string& name) {
+    for (const policies::InstanceSpec& one : documents.instances)
+        if (one.standby_of == name && !is_surge(InstanceName(one.name)))
+            return &one;
+    return nullptr;
 }
 
 bool is_surge(const InstanceName& name) {

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 // Inside scheduler/node/ only: how a rollout goes on. It sees to it which document each process of
 // a service is to have, and looks at what became of that; starting, handing over, ending are done
@@ -15,21 +16,24 @@ namespace berth::node {
 std::string state_words(const Instance& i);
 // Whether a refusal is one for want of room.
 bool is_for_room(const std::string& reason);
+// What stands by for it by its own document, which a surge has not; nullptr: nobody.
+const policies::InstanceSpec* standby_of(const policies::Documents& documents,
+                                         const std::string& name);
 
 struct Step::Rolling {
     Step& step;
 
     // rollout_asked.cpp: what operators want
     void asked(const OperatorRollout& event);
-    // rollout.cpp: what new documents say of those under way; then they are laid over them
+    // rollout_taken_up.cpp: what new documents say of those under way; then they are laid over them
     void take_up(policies::Documents& documents);
-    // Looks at all under way; whether one of them has gone on.
-    bool watch();
     void adopt_again(const InstanceName& name);
     void refused(const DocumentRefused& event);
+    // rollout.cpp: looks at all under way; whether one of them has gone on
+    bool watch();
 
   private:
-    void begin(const OperatorRollout& event, Operation operation, bool undoes);
+    void begin(OperatorRollout event, Operation operation, bool undoes);
     bool take_at_once(const OperatorRollout& event, Operation& operation, const Instance& i);
     void answer_begun(const Operation& operation, const std::string& before);
     void pause(const OperatorRollout& event, Operation operation, Rollout& r);
@@ -59,11 +63,14 @@ struct Step::Rolling {
     Instance* second(const Rollout& r) const; // who takes the document last
     Instance* who_serves(const Rollout& r) const;
     std::optional<Error> trouble(const InstanceName& name, TimePoint since, bool first) const;
+    std::optional<Error> no_place(const OperatorRollout& event, const Instance& i) const;
     struct Missing {
         DeviceId device;
-        uint64_t bytes = UINT64_MAX;
+        DeviceKind kind = DeviceKind::kHost;
+        uint64_t bytes = 0;
+        uint64_t each = 0; // that each rank of the giver there would have to give
     };
-    Missing missing(const Instance& i, const DeviceId& only) const;
+    std::vector<Missing> missing(const Instance& i, const Instance* giver) const;
     std::string missing_words(const Instance& i) const;
     enum class Room { kNone, kComes, kAsked };
     Room make_room(Rollout& r);

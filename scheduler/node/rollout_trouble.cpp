@@ -2,6 +2,8 @@
 #include "scheduler/node/rollout_step.h"
 #include "scheduler/node/service.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 // Why a new one will not become ready, and how room is made for it.
@@ -61,28 +63,87 @@ std::optional<Error> Step::Rolling::trouble(const InstanceName& name, TimePoint 
     return std::nullopt;
 }
 
-// By how much the nearest of its devices is too small, or that one.
-Step::Rolling::Missing Step::Rolling::missing(const Instance& i, const DeviceId& only) const {
+// What can be known before the old one is touched: there are not as many devices as the new one
+// takes, or they could not hold it, in place even when the old one is gone.
+std::optional<Error> Step::Rolling::no_place(const OperatorRollout& event,
+                                             const Instance& i) const {
+    Instance wanted;
+    wanted.name = i.name;
+    wanted.spec = event.spec;
+    const policies::PriorityClass* of_class = step.s_.policy.find_class(event.spec.class_name);
+    const std::optional<int64_t> below =
+        of_class->preempts_lower
+            ? std::optional(of_class->value - step.s_.policy.preemption.min_priority_delta)
+            : std::nullopt;
     Board board(step.s_);
-    Missing least;
+    size_t there = 0;
+    std::map<DeviceKind, size_t> fit;
+    uint64_t most = 0;
     for (const Board::Row& row : board.rows()) {
-        if (!Board::is_candidate(i, row) || row.device->cordoned ||
-            (!only.empty() && row.device->id != only))
+        if (!Board::is_candidate(wanted, row) || row.device->cordoned)
+            continue;
+        ++there;
+        const uint64_t need = board.need_bytes(wanted, row);
+        const uint64_t leaves = (i.grant_bytes + i.overhead_bytes) * i.times_on(row.device->id) +
+                                board.sole_weights_bytes(i, row);
+        most = std::max(most, need);
+        if (need <= row.most_bytes() &&
+            (!event.in_place || Board::could_have(row, need - std::min(need, leaves), below)))
+            ++fit[row.device->kind];
+    }
+    const std::string count = std::to_string(event.spec.device_count) +
+                              (event.spec.device_count == 1 ? " device" : " devices");
+    if (there < event.spec.device_count)
+        return Error{ErrorCode::kFailedPrecondition,
+                     "the new one needs " + count + ", and of those that it may have " +
+                         std::to_string(there) + " are in service",
+                     "DeviceUnavailable", 0};
+    size_t enough = 0;
+    for (const auto& [kind, devices] : fit)
+        enough = std::max(enough, devices);
+    if (enough >= event.spec.device_count)
+        return std::nullopt;
+    return Error{ErrorCode::kFailedPrecondition,
+                 "the new one needs " + count + " with " + format_bytes(most) + " each, and " +
+                     std::to_string(enough) + " could give it that" +
+                     (event.in_place ? " once the old one is gone" : ""),
+                 "InsufficientMemory", 0};
+}
+
+// What it lacks on each of as many devices as it takes, of those that lack least; empty: there are
+// fewer. Of a giver that runs it counts what each of its ranks would have to give there.
+std::vector<Step::Rolling::Missing> Step::Rolling::missing(const Instance& i,
+                                                           const Instance* giver) const {
+    Board board(step.s_);
+    std::vector<Missing> all;
+    for (const Board::Row& row : board.rows()) {
+        if (!Board::is_candidate(i, row) || row.device->cordoned)
             continue;
         const uint64_t need = board.need_bytes(i, row);
-        const uint64_t bytes = need > row.free_bytes ? need - row.free_bytes : 0;
-        if (bytes < least.bytes)
-            least = {row.device->id, bytes};
+        Missing here{row.device->id, row.device->kind, 0, 0};
+        here.bytes = need > row.free_bytes ? need - row.free_bytes : 0;
+        const uint64_t times = giver == nullptr ? 1 : giver->times_on(row.device->id);
+        here.each = here.bytes == 0 ? 0
+                    : times == 0    ? UINT64_MAX
+                                    : (here.bytes + times - 1) / times;
+        all.push_back(here);
     }
-    return least;
+    std::ranges::sort(all, {}, [](const Missing& one) { return std::pair(one.each, one.device); });
+    if (i.spec.device_count > 1 && !all.empty()) // of several they are of one kind
+        std::erase_if(all,
+                      [kind = all.front().kind](const Missing& one) { return one.kind != kind; });
+    all.resize(all.size() < i.spec.device_count ? 0 : i.spec.device_count);
+    return all;
 }
 
 std::string Step::Rolling::missing_words(const Instance& i) const {
-    const Missing least = missing(i, DeviceId());
-    if (least.device.empty() || least.bytes == 0)
-        return "";
-    return "; on " + least.device.value + " " + format_bytes(least.bytes) + " are missing (" +
-           std::to_string(least.bytes) + " bytes)";
+    std::string words;
+    for (const Missing& one : missing(i, nullptr))
+        if (one.bytes > 0)
+            words += (words.empty() ? "; on " : ", on ") + one.device.value + " " +
+                     format_bytes(one.bytes) + " are missing (" + std::to_string(one.bytes) +
+                     " bytes)";
+    return words;
 }
 
 // What the old one has beyond its request may be all that is missing: it is asked for that, once.
@@ -90,7 +151,7 @@ Step::Rolling::Room Step::Rolling::make_room(Rollout& r) {
     Instance* old = find(r.instance);
     const Instance* first = find(r.first);
     if (old == nullptr || first == nullptr || first->reason != "InsufficientMemory" || !r.surge ||
-        old->spec.device_count != 1 || step.s_.policy.mode != policies::PolicyMode::kEnforce)
+        step.s_.policy.mode != policies::PolicyMode::kEnforce)
         return Room::kNone;
     const bool gives = old->state == InstanceState::kPreempting && old->desired == Desired::kShrunk;
     if (gives || is_growing(*old))
@@ -98,16 +159,18 @@ Step::Rolling::Room Step::Rolling::make_room(Rollout& r) {
     if (r.made_room || old->state != InstanceState::kRunning || !old->session || old->command ||
         old->operation || old->grant_state != GrantState::kHeld)
         return Room::kNone;
-    const Missing here = missing(*first, old->devices.front());
+    const std::vector<Missing> here = missing(*first, old);
+    const uint64_t each = here.empty() ? 0 : here.back().each;
     const uint64_t least = grant_bytes_min(*old);
-    if (here.bytes == 0 || old->grant_bytes < least || here.bytes > old->grant_bytes - least)
+    if (each == 0 || old->grant_bytes < least || each > old->grant_bytes - least)
         return Room::kNone;
     r.made_room = true;
-    r.message = old->name.value + " gives back " + format_bytes(here.bytes) +
-                " that it has beyond its request";
+    r.message = old->name.value + " gives back " + format_bytes(each) +
+                " that it has beyond its request" +
+                (old->ranks > 1 ? ", of each of its " + std::to_string(old->ranks) + " ranks" : "");
     tell(r, false, "Rollout", r.message);
     step.act(PersistRollout{r});
-    step.begin_shrink(*old, old->grant_bytes - here.bytes, HeldBy::kPlanner);
+    step.begin_shrink(*old, old->grant_bytes - each, HeldBy::kPlanner);
     return Room::kAsked;
 }
 

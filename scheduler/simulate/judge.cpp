@@ -107,6 +107,7 @@ void Judge::check_start(const node::StartProcess& start) {
         if (now.used_bytes() + now.reserve_bytes > now.total_bytes)
             stage_.wrong("reserve", who + " is started into the reserve of " + device.value);
     }
+    check_ranks(start, i);
     if (i.on_hold)
         stage_.wrong("hold", who + " is started while it is on hold");
     if (i.grant_bytes < start.grant_bytes)
@@ -123,6 +124,25 @@ void Judge::check_forgotten(const node::ForgetRequests& forget) {
         stage_.wrong("forgotten-early", "requests of " + found->second.service +
                                             " are forgotten while process " +
                                             std::to_string(serving.pid) + " answers");
+}
+
+// Each rank with its part of one and the same Model.
+void Judge::check_ranks(const node::StartProcess& start, const node::Instance& i) {
+    const std::string who = start.instance.value;
+    if (i.spec.engine.driver == policies::DriverKind::kBerth && !start.model.name.empty() &&
+        start.model.tensor_parallel != start.ranks)
+        stage_.wrong("mixed-ranks", who + " is started as " + std::to_string(start.ranks) +
+                                        " ranks of a Model of " +
+                                        std::to_string(start.model.tensor_parallel));
+    for (uint32_t rank = 0; start.ranks > 1 && rank < i.weights.size(); ++rank) {
+        const node::DeviceId& device = start.devices.at(rank);
+        const node::WeightSet* set = node::find_set(state(), i.weights[rank], device);
+        if (set == nullptr || !set->keys.contains(node::load_key(start.model, device, rank)))
+            stage_.wrong("mixed-ranks", "rank " + std::to_string(rank) + " of " + who +
+                                            " is started with " + i.weights[rank].value + " on " +
+                                            device.value +
+                                            ", which is no part of its Model for it");
+    }
 }
 
 void Judge::check_command(const node::SendCommand& command) {

@@ -42,6 +42,7 @@ class Judge {
     void check_memory();
     void check_promises(const node::Event& event, const std::vector<node::Action>& actions);
     void check_start(const node::StartProcess& start);
+    void check_ranks(const node::StartProcess& start, const node::Instance& i);
     void check_command(const node::SendCommand& command);
     void check_facts(const node::Operation& done);
     void check_decision(const node::Decision& decision);

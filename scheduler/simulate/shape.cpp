@@ -114,7 +114,8 @@ void draw_devices(Dice dice, Shape& shape, const ShapeLimits& limits) {
     const bool cuda = dice.one_in(2);
     shape.scale = cuda ? 8 : 1;
     const size_t drawn = large ? dice.between(4, 16) : dice.one_in(3) ? 2 : 1;
-    const size_t count = std::clamp(drawn, limits.devices_min, limits.devices_max);
+    const size_t least = std::max<size_t>(limits.devices_min, shape.rolls ? 2 : 1);
+    const size_t count = std::clamp(drawn, least, std::max(least, limits.devices_max));
     const uint64_t bytes = (cuda ? dice.between(10, 40) : dice.between(2, 8)) * kGi;
     for (size_t n = 0; n < count; ++n) {
         Shape::Device device;
@@ -123,7 +124,7 @@ void draw_devices(Dice dice, Shape& shape, const ShapeLimits& limits) {
         device.bytes = bytes + (dice.one_in(4) ? shape.scale * kGi : 0);
         shape.devices.push_back(device);
     }
-    if (cuda && count == 2 && dice.one_in(4)) { // a mixed node
+    if (cuda && count == 2 && dice.one_in(4) && !shape.rolls) { // a mixed node
         shape.devices.back().kind = DeviceKind::kHost;
         shape.devices.back().id = node::DeviceId("host-0");
     }
@@ -194,7 +195,7 @@ void pair_up(Dice dice, Shape& shape) {
     for (size_t n = 0; n < all.size(); ++n) {
         policies::InstanceSpec& one = all[n];
         if (one.engine.driver != policies::DriverKind::kBerth || shape.jobs.contains(one.name) ||
-            !dice.one_in(3))
+            !(dice.one_in(3) || shape.rolls))
             continue;
         one.engine.listen = "127.0.0.1:" + std::to_string(8000 + n);
         one.engine.step_deadline = seconds(5);
@@ -246,10 +247,12 @@ void contest(Shape& shape) {
 Shape draw_shape(uint64_t seed, const std::set<std::string>& without, ShapeLimits limits) {
     const Dice all(seed);
     Shape shape;
+    shape.rolls = !limits.contested && all.of("rolls").one_in(6);
     draw_devices(all.of("devices"), shape, limits);
     shape.documents.policy = draw_policy(all.of("policy"), shape);
     Dice dice = all.of("sizes");
-    const size_t models = dice.between(1, 3) + (shape.devices.size() > 4 ? 4 : 0);
+    size_t models = dice.between(1, 3) + (shape.devices.size() > 4 ? 4 : 0);
+    models = std::max<size_t>(models, shape.rolls ? 2 : 1);
     for (size_t n = 0; n < models; ++n) {
         policies::ModelSpec model;
         model.name = "m" + std::to_string(n);
@@ -257,7 +260,7 @@ Shape draw_shape(uint64_t seed, const std::set<std::string>& without, ShapeLimit
         model.pin = dice.one_in(6);
         // Each rank has the figure of overhead of the first: all devices are of one kind.
         if (!limits.contested && shape.devices.front().kind == shape.devices.back().kind &&
-            all.of("ranks", n).one_in(4))
+            (all.of("ranks", n).one_in(4) || (shape.rolls && n == 1)))
             model.tensor_parallel = 2;
         shape.documents.models.push_back(model);
         Shape::Model& of = shape.models[model.path];
@@ -274,6 +277,10 @@ Shape draw_shape(uint64_t seed, const std::set<std::string>& without, ShapeLimit
         policies::InstanceSpec spec = draw_instance(all.of("instance", n), shape, n);
         if (without.contains(spec.name))
             continue;
+        if (shape.rolls && spec.engine.driver == policies::DriverKind::kBerth && n % 3 != 2) {
+            spec.class_name = "online";
+            spec.restart = policies::RestartPolicy::kAlways;
+        }
         if (spec.class_name != "online" && spec.engine.driver == policies::DriverKind::kBerth)
             shape.jobs.insert(spec.name);
         shape.documents.instances.push_back(std::move(spec));

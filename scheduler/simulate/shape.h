@@ -28,6 +28,7 @@ struct Shape {
     std::set<std::string> jobs;          // instances that have lines to answer, and then end
     size_t drawn = 0;                    // instances, those that are left out included
     uint64_t scale = 1;                  // gigabytes on a GPU for each on a host device
+    bool rolls = false; // documents are rolled out all the time, to other numbers of ranks too
 };
 
 struct ShapeLimits {
@@ -39,7 +40,8 @@ struct ShapeLimits {
 };
 
 // Mostly small nodes: one or two devices with two to six instances; one seed in forty has up to 16
-// devices, one in 200 hundreds of instances. `without`: instances that are left out.
+// devices, one in 200 hundreds of instances; one in six rolls. `without`: instances that are left
+// out.
 Shape draw_shape(uint64_t seed, const std::set<std::string>& without = {}, ShapeLimits limits = {});
 
 // A policy of that node: what a change of documents may turn to.

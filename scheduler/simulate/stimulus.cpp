@@ -113,6 +113,10 @@ Stimulus draw_stimulus(const Dice& all, uint64_t number, const Shape& shape, Nan
     size_t kind = 0;
     while (at >= kWords[kind].weight)
         at -= kWords[kind++].weight;
+    if (Dice rolls = dice.of("rolls"); shape.rolls && rolls.one_in(4)) {
+        kind = static_cast<size_t>(rolls.one_in(5) ? Kind::kRolloutAsked : Kind::kRollout);
+        gap += rolls.ms(0, 30'000); // the one before may have come to its end
+    }
     one.kind = static_cast<Kind>(kind);
     if (kWords[kind].object == 'i')
         one.object = "i" + std::to_string(dice.below(shape.drawn));

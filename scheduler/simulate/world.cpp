@@ -53,6 +53,13 @@ void World::reach(const node::Action& action) {
         reached.insert("copy from " + copy->source.value + " to " + copy->to.value);
     else if (std::holds_alternative<node::TidyImages>(action))
         reached.insert("tidy images");
+    else if (const auto* kept = std::get_if<node::PersistRollout>(&action);
+             kept != nullptr && kept->rollout.phase == node::RolloutPhase::kComplete)
+        reached.insert("rolled out " + std::to_string(kept->rollout.before.ranks) + " to " +
+                       std::to_string(kept->rollout.after.ranks) + " ranks" +
+                       (!kept->rollout.is_in_place()         ? ""
+                        : kept->rollout.gap > Nanoseconds(0) ? " in place"
+                                                             : " at once"));
 }
 
 Outcome World::run() {

@@ -161,7 +161,10 @@ void World::change_documents(const Stimulus& s) {
                                     [&s](const auto& one) { return one.name == s.object; });
     const policies::InstanceSpec* original = shape_.documents.find_instance(s.object);
     const bool is_job = shape_.jobs.contains(s.object);
-    switch (s.a % 6) {
+    const auto model = found == instances.end() ? documents.models.end()
+                                                : std::ranges::find(documents.models, found->model,
+                                                                    &policies::ModelSpec::name);
+    switch (s.a % 7) {
     case 0:
         if (found != instances.end())
             instances.erase(found);
@@ -184,6 +187,11 @@ void World::change_documents(const Stimulus& s) {
         if (found != instances.end())
             found->class_name = s.b % 2 == 0 || is_job ? "middle" : "online";
         break;
+    case 5:
+        if (model != documents.models.end() &&
+            shape_.devices.front().kind == shape_.devices.back().kind)
+            model->tensor_parallel = model->tensor_parallel == 1 ? 2 : 1;
+        break;
     default:
         documents = shape_.documents;
     }
@@ -199,7 +207,7 @@ void World::roll_out(const Stimulus& s) {
     if (one == documents.instances.end() || !daemon_.up())
         return;
     const std::string command = std::to_string(s.number);
-    switch (s.a % 8) {
+    switch (shape_.rolls && s.a % 8 > 4 ? 1 : s.a % 8) {
     case 0:
         one->memory_limit_bytes += (1 + s.b) * (128ULL << 20) * shape_.scale;
         break;

@@ -16,7 +16,8 @@ std::string rest_of(const std::vector<std::string>& words, size_t from) {
     return text;
 }
 
-// "class online model tiny request 512Mi limit 1Gi on host-0 slo 200ms tenant a devices 2"
+// "class online model tiny request 512Mi limit 1Gi on host-0 slo 200ms tenant a devices 2 listen
+// word --new"
 std::string instance_yaml(const std::string& name, const std::vector<std::string>& words) {
     const std::string model = word_after(words, "model", "");
     const std::string devices = word_after(words, "on", "");
@@ -37,7 +38,10 @@ std::string instance_yaml(const std::string& name, const std::vector<std::string
     if (has(words, "devices"))
         text += "  deviceCount: " + word_after(words, "devices", "1") + "\n";
     const bool process = model.empty() || has(words, "process");
-    return text + "  engine: {driver: " + (process ? "process" : "berth") + ", command: [e]}\n";
+    text += std::string("  engine: {driver: ") + (process ? "process" : "berth") + ", command: [e";
+    if (has(words, "word"))
+        text += ", " + word_after(words, "word", "");
+    return text + (has(words, "listen") ? "], listen: \"127.0.0.1:8000\"}\n" : "]}\n");
 }
 
 int64_t unix_seconds(const std::string& date, const std::string& time) {
@@ -84,6 +88,11 @@ std::optional<std::string> Runner::given_planner(const Words& words) {
                 instance_yaml(words[1] + std::to_string(n), words);
         return "";
     }
+    if (words[0] == "standby") { // NAME of INSTANCE
+        described_[words[1]] = "kind: Instance\nmetadata: {name: " + words[1] +
+                               "}\nspec: {standbyOf: " + word_after(words, "of", "") + "}\n";
+        return "";
+    }
     if (words[0] == "no") { // instance NAME
         described_.erase(words[2]);
         return "";
@@ -97,7 +106,7 @@ std::optional<std::string> Runner::given_planner(const Words& words) {
     return std::nullopt;
 }
 
-std::string Runner::apply_described() {
+Result<policies::Documents> Runner::described() const {
     std::string text = "kind: ColocationPolicy\nmetadata: {name: p}\nspec:\n";
     if (!classes_.empty())
         text += "  priorityClasses:\n";
@@ -111,9 +120,14 @@ std::string Runner::apply_described() {
         text += "---\n" + one;
     for (const auto& [name, one] : described_)
         text += "---\n" + one;
-    Result<policies::Documents> read = policies::parse_documents(text, "scenario.yaml");
+    return policies::parse_documents(text, "scenario.yaml");
+}
+
+std::string Runner::apply_described() {
+    Result<policies::Documents> read = described();
     if (!read)
         return read.error().message;
+    documents_ = *read;
     return event(DocumentsApplied{*read});
 }
 

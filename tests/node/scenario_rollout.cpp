@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What scenarios say of rollouts:
 //
-// - when OP rollout NAME FILE [paused] [in place] [may stop] [dry]
+// - when OP rollout NAME FILE|described [paused] [in place] [may stop] [dry] (described: as it was
+//   given last, not applied)
 // - when OP pauses|undoes rollout NAME [in place] [dry], when OP goes on with rollout NAME
 // - when documents keep NAME (what its rollout has come to), when documents refuse NAME
 // - when berthd restarts (what is on record is found again; engines are not back yet)
@@ -30,7 +31,9 @@ std::optional<std::string> Runner::when_rollout(const Words& words) {
     ask.in_place = word_after(words, "in", "") == "place";
     ask.may_stop = word_after(words, "may", "") == "stop";
     if (at(words, 1) == "rollout") {
-        const auto read = policies::load_paths({folder_ + "/" + at(words, 3)});
+        const auto read = at(words, 3) == "described"
+                              ? described()
+                              : policies::load_paths({folder_ + "/" + at(words, 3)});
         if (!read)
             return read.error().message;
         ask.instance = InstanceName(words[2]);

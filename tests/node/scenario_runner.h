@@ -101,6 +101,7 @@ class Runner {
     std::optional<std::string> given_planner(const Words& words);
     std::optional<std::string> when_planner(const Words& words);
     std::optional<std::string> then_planner(const Words& words, const std::string& rest);
+    Result<policies::Documents> described() const;
     std::string apply_described();
     std::string when_load(LoadId load, const Words& words);
     std::optional<std::string> when_ladder(const Words& words);

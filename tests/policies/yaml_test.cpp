@@ -196,6 +196,27 @@ spec:
     EXPECT_EQ(effective_yaml(second), printed);
 }
 
+// A rollout's document is kept as it is printed, and its Model may become one of other ranks later.
+TEST(Yaml, DevicesThatFollowTheModelAreNoNumberWhenPrinted) {
+    const auto model = [](const std::string& ranks) {
+        return "kind: Model\nmetadata: {name: m}\nspec: {path: /m, tensorParallel: " + ranks +
+               "}\n---\n";
+    };
+    const std::string instance = "kind: Instance\nmetadata: {name: i}\nspec:\n  model: m\n"
+                                 "  engine: {command: [e]}\n";
+    const Documents one = read(model("1") + instance);
+    EXPECT_EQ(one.instances[0].device_count, 1U);
+    const Documents two = read(model("2") + effective_yaml(one.instances[0]));
+    EXPECT_EQ(two.instances[0].ranks, 2U);
+    EXPECT_EQ(two.instances[0].device_count, 2U);
+    const Documents again = read(model("1") + effective_yaml(two.instances[0]));
+    EXPECT_EQ(again.instances[0], one.instances[0]);
+
+    const Documents shared = read(model("1") + instance + "  deviceCount: 1\n");
+    const Documents sharing = read(model("2") + effective_yaml(shared.instances[0]));
+    EXPECT_EQ(sharing.instances[0].device_count, 1U);
+}
+
 TEST(Yaml, PathsAreRelativeToTheirFile) {
     const Result<Documents> documents = parse_documents(
         "kind: Model\nmetadata: {name: m}\nspec: {path: ../models/m}\n---\nkind: Instance\n"

@@ -32,7 +32,9 @@ constexpr std::string_view kReached =
     "LoadStalled,Unkillable,Copied,TierFailed,CheckpointChanged,Cordoned,Held,Resident,"
     "Dropped,Removed,WeightsLost,HeldBesides,PrivateLoad,DropFailed,CopyFailed,"
     "EndedMeanwhile,Starving,GrowFailed,RolloutBegun,RolloutComplete,RolloutFailed,"
-    "RolloutUndone,RolloutPaused,RolloutReverted,send Pause,send Resume,"
+    "RolloutUndone,RolloutPaused,RolloutReverted,rolled out 1 to 2 ranks,"
+    "rolled out 2 to 1 ranks,rolled out 2 to 2 ranks,rolled out 1 to 2 ranks in place,"
+    "rolled out 2 to 1 ranks in place,send Pause,send Resume,"
     "send Offload,send Restore,send Stop,send Shrink,send Grow,load from ,"
     "load from host-tier,load from image,tidy images,copy from host-0 to host-tier,"
     "copy from host-tier to image,copy from GPU-0 to image";
