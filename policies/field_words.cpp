@@ -185,7 +185,8 @@ const Words kWorkload{
     {"Instance.spec.engine.journal",
      "Requests in flight outlive the process; false: prompts never do."},
     {"Instance.spec.engine.stepDeadline",
-     "A step that takes longer is stuck: its standby takes over."},
+     "A step that takes longer is stuck, and an engine that says nothing for longer frozen: its "
+     "standby takes over; without one it is started again after three times as long."},
     {"Instance.spec.standbyOf",
      "The instance that it stands by for; all but devices and standby is as there."},
     {"Instance.spec.standby", "How it stands by."},

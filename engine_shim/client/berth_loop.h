@@ -29,8 +29,9 @@ typedef struct berth_command {
     int drop_kv;         /* Offload: not 0 when KV must not be saved */
     int canary;          /* Restore: not 0 when one step must be checked first */
     uint64_t generation; /* Serve: as which; since 104 */
-    int hand_over;       /* Stop: not 0: accept nothing new, and leave what has not ended by then to
-                          * a successor instead of answering it with an error; since 104 */
+    int hand_over;       /* Stop, where a socket was inherited: nothing new is accepted any more, it
+                          * waits for the next process. Not 0: leave that one, too, what has not
+                          * ended by then, instead of answering it with an error; since 104 */
 } berth_command;
 /* 1 and a command, or 0 when none waits; each must be completed. */
 BERTH_EXPORT int berth_next_command(berth_client* client, berth_command* command);

@@ -58,9 +58,12 @@ struct Crew::Hearing {
     void operator()(const node::SessionOpened& event) const { crew.opened(rank, event); }
     void operator()(const node::SessionClosed&) const { crew.closed(rank); }
     void operator()(node::EngineStateChanged& event) const { crew.changed(rank, std::move(event)); }
+    // The further ranks' figures are not told, but that they are heard is.
     void operator()(node::EngineReport& event) const {
-        if (rank == 0 && crew.told_open_)
+        if (crew.told_open_ && rank == 0)
             crew.hands_.tell(std::move(event));
+        else if (crew.told_open_)
+            crew.hands_.tell(node::EngineHeard{crew.name_, rank});
     }
     void operator()(const node::CommandDone& event) const { crew.answered(rank, event); }
     // Rank 0 alone answers requests.

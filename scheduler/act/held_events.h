@@ -47,6 +47,9 @@ class HeldEvents {
     bool replaces(const node::Event& event) {
         return replace<node::EngineReport>(
                    event, [](auto& a, auto& b) { return a.instance == b.instance; }) ||
+               replace<node::EngineHeard>(
+                   event,
+                   [](auto& a, auto& b) { return a.instance == b.instance && a.rank == b.rank; }) ||
                replace<node::LoadProgress>(event,
                                            [](auto& a, auto& b) { return a.load == b.load; }) ||
                replace<node::WallClockTold>(event, [](auto&, auto&) { return true; });

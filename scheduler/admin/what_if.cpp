@@ -44,7 +44,11 @@ class Play {
     void operator()(const node::ContinueProcess& a);
     void operator()(const node::SendCommand& a);
     void operator()(const node::ConfirmBytes& a);
-    void operator()(const node::ArmTimer& a) { timers_[a.timer] = a.at; }
+    void operator()(const node::ArmTimer& a) {
+        const auto timer = state_.timers.find(a.timer); // nobody falls silent in a play
+        if (timer == state_.timers.end() || timer->second.kind != node::Timer::Kind::kLook)
+            timers_[a.timer] = a.at;
+    }
     void operator()(const node::CancelTimer& a) { timers_.erase(a.timer); }
     void operator()(const node::Decision& a);
     template <typename Other>
@@ -228,14 +232,8 @@ void Play::operator()(const node::SendCommand& a) {
 }
 
 void Play::operator()(const node::ConfirmBytes& a) {
-    const node::Instance* i = find(a.instance);
-    if (i == nullptr)
-        return;
-    node::BytesConfirmed figure;
-    figure.instance = a.instance;
-    figure.grant_bytes = i->claimed_grant_bytes;
-    figure.process = a.process;
-    post(figure);
+    if (const node::Instance* i = find(a.instance))
+        post(node::BytesConfirmed{a.instance, i->claimed_grant_bytes, a.process});
 }
 
 void Play::operator()(const node::Decision& a) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/rollout_step.h"
+#include "scheduler/node/watching.h"
 
 // Timers that have fired. What they belong to may be gone or further on: then nothing happens.
 namespace berth::node {
@@ -54,6 +55,8 @@ void Step::on(const DeadlineExpired& event) {
         i->aside_timer.reset();
     if (i->serve_timer == event.timer)
         i->serve_timer.reset();
+    if (i->look_timer == event.timer)
+        i->look_timer.reset();
     switch (timer.kind) {
     case Timer::Kind::kRung:
     case Timer::Kind::kReconnect: {
@@ -93,6 +96,9 @@ void Step::on(const DeadlineExpired& event) {
         break;
     case Timer::Kind::kServe:
         serve_due(*i);
+        break;
+    case Timer::Kind::kLook:
+        Watching{*this}.look(*i);
         break;
     case Timer::Kind::kRollout:
     case Timer::Kind::kBackOff:

@@ -85,6 +85,9 @@ void Step::on(const ProcessExited& event) {
 void Step::process_gone(Instance& i) {
     cancel_timers(i);
     cancel(i.serve_timer);
+    cancel(i.look_timer);
+    i.heard_at.clear();
+    i.is_silent = false;
     for (size_t rank = 0; rank < i.weights.size(); ++rank)
         if (const auto set = s_.weights.find({i.devices.at(rank), i.weights[rank]});
             set != s_.weights.end())
@@ -147,7 +150,8 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
         settle(i, InstanceState::kEvicted, freed);
         if (i.held_by == HeldBy::kNobody) { // also where its document is what it was again
             i.desired = Desired::kRunning;
-            enter(i, InstanceState::kPending, "", "", "restarted: its document has changed");
+            enter(i, InstanceState::kPending, "", "",
+                  i.restart_wanted ? "restarted: its document has changed" : "starts again");
         }
         i.restart_wanted = false;
         return;
@@ -168,8 +172,11 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
     }
     if (wanted == Desired::kStopped && !done && i.state == InstanceState::kUnkillable)
         return enter(i, InstanceState::kFailed, "", "EngineDied", how);
-    if (done || (clean && i.spec.restart != policies::RestartPolicy::kAlways &&
-                 was != InstanceState::kPreempting)) {
+    // A service is never done: one that ends without being asked to is started again.
+    const bool serves = !i.spec.engine.listen.empty();
+    const bool may_end = i.spec.restart == policies::RestartPolicy::kNever ||
+                         (i.spec.restart == policies::RestartPolicy::kOnFailure && !serves);
+    if (done || (clean && may_end && was != InstanceState::kPreempting)) {
         i.desired = Desired::kStopped;
         return enter(i, InstanceState::kSucceeded, "", "", how);
     }
@@ -192,13 +199,18 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
                      "stands by on " + format_bytes(grant_bytes_min(i)) +
                          " from now on: it has said that it needs as much");
     // Whoever has answered or stood by for a while is in no loop: what ended it is another matter.
-    if (was == InstanceState::kRunning && !i.service.empty() &&
-        now_ - i.running_since >= kSteadyTime)
-        i.failures.clear();
-    record_failure(i, "EngineDied", how);
+    const bool steady =
+        was == InstanceState::kRunning && serves && now_ - i.running_since >= kSteadyTime;
+    const bool left = clean && serves;
+    if (left)
+        how = "it was not asked to end: " + how;
+    record_failure(i, left ? "EngineEnded" : "EngineDied", how, steady);
 }
 
-void Step::record_failure(Instance& i, const std::string& reason, const std::string& message) {
+// After a steady time it is the first failure, and nobody need wait for the next try.
+void Step::record_failure(Instance& i, std::string reason, std::string message, bool steady) {
+    if (steady)
+        i.failures.clear();
     std::erase_if(i.failures, [this](TimePoint at) { return now_ - at > kCrashWindow; });
     i.failures.push_back(now_);
     i.desired = Desired::kRunning;
@@ -213,13 +225,15 @@ void Step::record_failure(Instance& i, const std::string& reason, const std::str
                          "; `berth resume " + i.name.value + "` tries again");
     }
     ++i.restarts;
-    Nanoseconds wait = kBackOffFirst;
+    Nanoseconds wait = steady ? Nanoseconds(0) : kBackOffFirst;
     for (size_t n = 1; n < i.failures.size(); ++n)
         wait = std::min(wait * 2, kBackOffMax);
     i.restart_at = now_ + wait;
     enter(i, InstanceState::kPending, "", "BackOff",
-          reason + ": " + message + "; again in " + format_duration(wait));
-    arm(i.aside_timer, Timer{Timer::Kind::kBackOff, i.name, {}}, i.restart_at);
+          reason + ": " + message + "; again " +
+              (steady ? "at once" : "in " + format_duration(wait)));
+    if (!steady)
+        arm(i.aside_timer, Timer{Timer::Kind::kBackOff, i.name, {}}, i.restart_at);
 }
 
 } // namespace berth::node

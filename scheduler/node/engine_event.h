@@ -82,9 +82,14 @@ struct EngineStateChanged {
     uint64_t grant_bytes_least = 0; // with which it gets on; 0: not known
     std::string weights;            // "shared ID", "private (REASON)"; empty: nothing new
 };
-struct EngineReport {
+struct EngineReport { // rank 0's: it is heard, too
     InstanceName instance;
     Counters counters;
+};
+// That rank's process has said something, as each does about once a second.
+struct EngineHeard {
+    InstanceName instance;
+    uint32_t rank = 0;
 };
 struct CommandDone {
     InstanceName instance;

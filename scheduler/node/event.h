@@ -162,15 +162,17 @@ struct DeadlineExpired {
 // berthd's own end: engines go on; nothing is decided any more.
 struct Shutdown {};
 
-using Event = std::variant<
-    DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered, OperationRecovered,
-    LoadRequested, LoadPlanned, LoadProgress, LoadSealed, LoadFailed, LoaderExited,
-    PublishRequested, PrivateLoadFilled, PrivateLoadEnded, CanaryExpected, CanaryReported,
-    LeaseOpened, LeaseClosed, WeightsDropped, DropFailed, WeightsStale, ImageWritten, WeightsPin,
-    WeightsEvict, ProcessStarted, ProcessStartFailed, ProcessDying, ProcessExited, LeaderExited,
-    ProcessStopped, ProcessContinued, KillRefused, SessionOpened, SessionClosed, EngineStateChanged,
-    EngineReport, CommandDone, BytesConfirmed, OperatorPreempt, OperatorResume, OperatorHold,
-    OperatorDrain, OperatorPromote, OperatorRollout, RolloutRecovered, DocumentRefused,
-    DeviceCordon, DeviceDrain, WallClockTold, ProcessInspected, DeadlineExpired, Shutdown>;
+using Event =
+    std::variant<DocumentsApplied, DeviceSeen, WeightsAdopted, InstanceRecovered,
+                 OperationRecovered, LoadRequested, LoadPlanned, LoadProgress, LoadSealed,
+                 LoadFailed, LoaderExited, PublishRequested, PrivateLoadFilled, PrivateLoadEnded,
+                 CanaryExpected, CanaryReported, LeaseOpened, LeaseClosed, WeightsDropped,
+                 DropFailed, WeightsStale, ImageWritten, WeightsPin, WeightsEvict, ProcessStarted,
+                 ProcessStartFailed, ProcessDying, ProcessExited, LeaderExited, ProcessStopped,
+                 ProcessContinued, KillRefused, SessionOpened, SessionClosed, EngineStateChanged,
+                 EngineReport, EngineHeard, CommandDone, BytesConfirmed, OperatorPreempt,
+                 OperatorResume, OperatorHold, OperatorDrain, OperatorPromote, OperatorRollout,
+                 RolloutRecovered, DocumentRefused, DeviceCordon, DeviceDrain, WallClockTold,
+                 ProcessInspected, DeadlineExpired, Shutdown>;
 
 } // namespace berth::node

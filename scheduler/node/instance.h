@@ -89,6 +89,10 @@ struct Instance {
     std::optional<TimePoint> serves_since; // its process was told to answer
     bool stale_told = false;               // that its generation was over: once for each process
     bool dying = false;                    // its process is ending: none of its code runs any more
+    std::vector<TimePoint> heard_at;       // of each rank, the last word (watching.cpp)
+    std::optional<TimerId> look_timer;     // whether there was one of late is looked at then
+    TimePoint look_at;
+    bool is_silent = false;    // there was none, at a look that came in time
     Nanoseconds start_took{0}; // of its last process that ran: from its start until then
 
     std::optional<OperationId> operation; // the one under way

@@ -269,6 +269,10 @@ void Step::on(const LoadSealed& event) {
     }
     load.sealed = true;
     load.state = Load::State::kEnding;
+    const std::chrono::duration<double> took = now_ - load.placed_at;
+    if (set.source == "checkpoint" && took.count() > 0)
+        s_.load_bytes_per_second =
+            static_cast<uint64_t>(static_cast<double>(set.bytes) / took.count());
     s_.weights[{set.device, set.id}] = set;
     act(KeepWeights{load.id, set});
     act(EmitEvent{false, "weights/" + set.id.value, "Resident",

@@ -26,6 +26,14 @@ const char* distance_words(int distance) {
     return kWords[distance];
 }
 
+std::string rejections(const Decision& decision) {
+    std::string text;
+    for (const Decision::Candidate& one : decision.candidates)
+        if (!one.taken)
+            text += (text.empty() ? "" : "; ") + one.name + ": " + one.why;
+    return text;
+}
+
 } // namespace
 
 std::vector<Instance*> Step::by_priority() {
@@ -186,14 +194,6 @@ uint64_t Step::claimed_bytes(const Instance& i, const Board::Row& row) const {
     if (!preemptible(s_, i))
         return row.claimed_before_bytes;
     return row.claimed_before_bytes - std::min(row.claimed_before_bytes, row.lent_bytes);
-}
-
-std::string Step::rejections(const Decision& decision) {
-    std::string text;
-    for (const Decision::Candidate& one : decision.candidates)
-        if (!one.taken)
-            text += (text.empty() ? "" : "; ") + one.name + ": " + one.why;
-    return text;
 }
 
 // What it would take to make room for it on each of its devices.

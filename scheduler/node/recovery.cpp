@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/durable.h"
-#include "scheduler/node/step.h"
 #include "scheduler/node/tiers.h"
+#include "scheduler/node/watching.h"
 
 #include <algorithm>
 
@@ -140,6 +140,7 @@ void Step::finish_recovery() {
         }
         if (i->session)
             continue;
+        Watching{*this}.begin(*i);
         if (i->state == InstanceState::kStarting)
             arm(i->timer, Timer{Timer::Kind::kStart, i->name, {}},
                 now_ + i->spec.engine.start_deadline);

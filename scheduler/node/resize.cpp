@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/ranks.h"
+#include "scheduler/node/service.h"
 #include "scheduler/node/step.h"
 
 #include <algorithm>
@@ -95,7 +96,7 @@ void Step::grown(Instance& i, const CommandDone& event) {
         return;
     }
     tell(i, true, "GrowFailed", event.error->message);
-    if (i.operation)
+    if (i.operation && !promotes(s_, i))
         finish_operation(*i.operation, event.error, event.error->message);
     // Not tried again at once; and the bytes stay reserved until the driver has said what it holds.
     i.restart_at = now_ + kRoomRetryTime;
@@ -131,14 +132,14 @@ void Step::grow_unanswered(Instance& i) {
                         "; the bytes stay reserved for it",
                     "DeadlineExceeded", 0};
     tell(i, true, "GrowUnanswered", why.message);
-    if (i.operation)
+    if (i.operation && !promotes(s_, i))
         finish_operation(*i.operation, why, why.message);
     growth_over(i);
 }
 
 void Step::growth_over(Instance& i) {
     const std::string text = take_growth(i);
-    if (i.operation)
+    if (i.operation && !promotes(s_, i))
         finish_operation(*i.operation, std::nullopt,
                          i.name.value + " is " + std::string(to_string(i.state)) + ": " + text);
 }

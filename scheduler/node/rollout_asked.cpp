@@ -50,20 +50,6 @@ bool is_same_process(const NodeState& state, const InstanceSpec& one, const Inst
            service_of(one) == service_of(other);
 }
 
-// Steady time, but for people.
-std::string gap_words(const NodeState& state, const Instance& i) {
-    std::string text = i.start_took > Nanoseconds(0)
-                           ? "nobody would serve for about " + format_duration(i.start_took) +
-                                 ", which is what its last start took"
-                           : "how long nobody would serve is not known, as this berthd has not "
-                             "seen it start";
-    const auto last = state.rollouts.find(i.name);
-    if (last != state.rollouts.end() && last->second.gap > Nanoseconds(0))
-        text += "; at rollout " + std::to_string(last->second.number) + " nobody did for " +
-                format_duration(last->second.gap);
-    return text;
-}
-
 } // namespace
 
 void Step::on(const OperatorRollout& event) {
@@ -136,7 +122,7 @@ std::optional<Error> Step::Rolling::refusal(const OperatorRollout& event, const 
                             "OperationInProgress");
     if (const std::string why = no_hand_over(i.spec, event.spec); !why.empty() && !event.in_place)
         return precondition(name + " cannot be replaced while it serves: " + why +
-                                "; --in-place stops it first: " + gap_words(step.s_, i),
+                                "; --in-place stops it first: " + gap_words(step.s_, i, event.spec),
                             "NeedsInPlace");
     if (auto no = no_place(event, i))
         return no;
@@ -155,8 +141,8 @@ std::optional<Error> Step::Rolling::refusal(const OperatorRollout& event, const 
 std::string Step::Rolling::plan_words(const OperatorRollout& event, const Instance& i) const {
     const std::string name = i.name.value;
     if (event.in_place)
-        return name +
-               " is stopped and started again with the new document: " + gap_words(step.s_, i);
+        return name + " is stopped and started again with the new document: " +
+               gap_words(step.s_, i, event.spec);
     const Instance* twin = standby(i);
     if (twin != nullptr)
         return (i.stands_by ? name : twin->name.value) +

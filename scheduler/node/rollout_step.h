@@ -14,6 +14,9 @@ namespace berth::node {
 
 // "NAME is Failed, CrashLoop: ..."
 std::string state_words(const Instance& i);
+// How long nobody would serve if it were stopped and started again with that document.
+std::string gap_words(const NodeState& state, const Instance& i,
+                      const policies::InstanceSpec& after);
 // Whether a refusal is one for want of room.
 bool is_for_room(const std::string& reason);
 // What stands by for it by its own document, which a surge has not; nullptr: nobody.

@@ -15,7 +15,7 @@ std::string state_words(const Instance& i) {
         text += ", " + i.reason;
     // That it would be tried again is not true of what a rollout ends.
     return text +
-           (i.message.empty() ? "" : ": " + i.message.substr(0, i.message.rfind("; again in ")));
+           (i.message.empty() ? "" : ": " + i.message.substr(0, i.message.rfind("; again ")));
 }
 
 bool is_for_room(const std::string& reason) {

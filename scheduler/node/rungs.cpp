@@ -21,11 +21,15 @@ void Step::begin_rung(Instance& i, Rung rung, HeldBy held_by, Nanoseconds grace)
     }
     if (i.operation) {
         const auto found = s_.operations.find(*i.operation);
-        if (found != s_.operations.end() && found->second.kind == OperationKind::kResume)
+        if (found != s_.operations.end() && (found->second.kind == OperationKind::kResume ||
+                                             found->second.kind == OperationKind::kPromote)) {
+            const std::string words =
+                i.name.value + (i.remove_wanted    ? " is removed meanwhile"
+                                : i.restart_wanted ? " starts again first: its document has changed"
+                                                   : " is preempted meanwhile");
             finish_operation(*i.operation,
-                             Error{ErrorCode::kFailedPrecondition,
-                                   i.name.value + " is preempted meanwhile", "Superseded", 0},
-                             "preempted meanwhile");
+                             Error{ErrorCode::kFailedPrecondition, words, "Superseded", 0}, words);
+        }
     }
     if (rung != Rung::kShrink) {
         stop_growing(i);

@@ -135,7 +135,8 @@ void Step::place_unless_refused(Instance& i, Board& board, Refusal& known) {
 void Step::tend(Instance& i, Board& board) {
     if (!i.process_alive || i.substate == "Killed" || !is_settled(i))
         return;
-    if (i.restart_wanted && !i.remove_wanted)
+    const bool restarts = i.restart_wanted || gives_way(s_, i);
+    if (restarts && !i.remove_wanted)
         if (const std::string why = wait_for_twin(s_, i); !why.empty()) {
             if (i.message != why) {
                 i.reason = "RolloutWaits";
@@ -145,7 +146,7 @@ void Step::tend(Instance& i, Board& board) {
             }
             return;
         }
-    if (i.remove_wanted || i.restart_wanted) {
+    if (i.remove_wanted || restarts) {
         begin_rung(i, policies::Rung::kEvict, i.held_by, s_.policy.preemption.grace_period);
         return board.placed(i);
     }

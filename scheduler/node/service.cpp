@@ -27,17 +27,24 @@ bool wants_to_start(const Instance& i) {
             (i.state == InstanceState::kEvicted && i.held_by != HeldBy::kOperator));
 }
 
+// How near it is to answering; 0: it will not.
+int readiness(const Instance& i) {
+    if (!may_act(i))
+        return wants_to_start(i) ? 1 : 0;
+    if (i.substate == "Killed" || i.remove_wanted ||
+        (is_surge(i.name) && i.state != InstanceState::kRunning)) // its document is on trial
+        return 0;
+    return i.state == InstanceState::kRunning ? 3 : i.state == InstanceState::kStarting ? 2 : 0;
+}
+
 // Who should answer when nobody does: the readier one; else the one that has its turn.
 bool is_readier(const Instance& a, const Instance& b) {
-    const auto rank = [](const Instance& i) {
-        if (!may_act(i))
-            return wants_to_start(i) ? 1 : 0;
-        if (i.substate == "Killed" || i.remove_wanted ||
-            (is_surge(i.name) && i.state != InstanceState::kRunning)) // its document is on trial
-            return 0;
-        return i.state == InstanceState::kRunning ? 3 : i.state == InstanceState::kStarting ? 2 : 0;
-    };
-    return rank(a) > rank(b);
+    return readiness(a) > readiness(b);
+}
+
+// Its process, or the next one, once its present one is to end.
+bool comes_back(const Instance& i) {
+    return !i.remove_wanted && !i.on_hold && i.held_by != HeldBy::kOperator;
 }
 
 } // namespace
@@ -67,11 +74,24 @@ bool has_successor(const NodeState& state, const Instance& i) {
     if (i.service.empty() || i.stands_by)
         return false;
     const Instance* twin = twin_of(state, i);
-    return (twin != nullptr && is_warm(*twin)) || (i.restart_wanted && !i.remove_wanted);
+    return (twin != nullptr && readiness(*twin) > 0) || comes_back(i);
+}
+
+bool gives_way(const NodeState& state, const Instance& i) {
+    const auto is_promoted = [&](const auto& one) {
+        const Instance& other = one.second;
+        return other.service == i.service && other.stands_by && promotes(state, other);
+    };
+    return !i.service.empty() && !i.stands_by && std::ranges::any_of(state.instances, is_promoted);
+}
+
+bool promotes(const NodeState& state, const Instance& i) {
+    const auto found = i.operation ? state.operations.find(*i.operation) : state.operations.end();
+    return found != state.operations.end() && found->second.kind == OperationKind::kPromote;
 }
 
 std::string wait_for_twin(const NodeState& state, const Instance& i) {
-    if (i.stands_by || !i.restart_wanted)
+    if (i.stands_by)
         return {};
     const Instance* twin = twin_of(state, i);
     if (twin == nullptr || is_warm(*twin) || twin->on_hold || twin->remove_wanted)
@@ -192,14 +212,12 @@ void Step::served(Instance& i, const CommandDone& event) {
         tell(i, true, i.reason, i.message + "; its process is ended");
         return kill(i);
     }
-    if (i.operation)
-        if (const auto found = s_.operations.find(*i.operation);
-            found != s_.operations.end() && found->second.kind == OperationKind::kPromote) {
-            operation_phase(i, "takingOver");
-            finish_operation(*i.operation, std::nullopt,
-                             i.name.value + " answers " + i.spec.engine.listen + " as generation " +
-                                 std::to_string(i.generation));
-        }
+    if (promotes(s_, i)) {
+        operation_phase(i, "takingOver");
+        finish_operation(*i.operation, std::nullopt,
+                         i.name.value + " answers " + i.spec.engine.listen + " as generation " +
+                             std::to_string(i.generation));
+    }
 }
 
 // Neither done nor refused within its time, or it is time to try again.
@@ -275,21 +293,6 @@ void Step::on(const ProcessDying& event) {
         act(KillProcess{i->name, i->process});
 }
 
-// A step that takes too long, by the engine's own clock, where a standby could do better.
-void Step::watch_step(Instance& i) {
-    if (i.stands_by || i.state != InstanceState::kRunning || i.substate == "Killed" ||
-        Nanoseconds(std::chrono::milliseconds(i.counters.step_ms)) < i.spec.engine.step_deadline)
-        return;
-    const Instance* twin = twin_of(s_, i);
-    if (twin == nullptr || !is_warm(*twin) || !twin->session)
-        return;
-    i.reason = "StepStuck";
-    i.message = "a step has taken " + std::to_string(i.counters.step_ms) + " ms, longer than " +
-                format_duration(i.spec.engine.step_deadline) + " (engine.stepDeadline)";
-    tell(i, true, i.reason, i.message + "; it is ended, and " + twin->name.value + " takes over");
-    kill(i);
-}
-
 void Step::on(const OperatorPromote& event) {
     if (s_.operations.contains(event.operation))
         return;
@@ -312,6 +315,8 @@ void Step::on(const OperatorPromote& event) {
         return refuse(name + " is " + std::string(to_string(i->state)) +
                           " and cannot take over now; see `berth describe instance " + name + "`",
                       "NotReady");
+    if (active->state == InstanceState::kUnkillable)
+        return refuse(active->name.value + " is Unkillable: " + active->message, active->reason);
     for (const Instance* one : {i, active})
         if (one->operation)
             return refuse(one->name.value + ": operation " + one->operation->value +
@@ -320,9 +325,7 @@ void Step::on(const OperatorPromote& event) {
     if (event.dry_run)
         return answer_operation(operation, name + " would take over from " + active->name.value +
                                                ", which would start again and stand by");
-    begin_operation(operation);
-    active->restart_wanted = true; // schedule() stops it; what it leaves is taken over
-    dirty(*active);
+    begin_operation(operation); // schedule() stops the other; what that leaves is taken over
 }
 
 } // namespace berth::node

@@ -36,8 +36,12 @@ uint32_t take_poisoned(NodeState& state, const Instance& next);
 bool is_newly_over(NodeState& state, const std::vector<Instance*>& all);
 // What an engine needs at least (0: it does not say), for all of its service: they are the same.
 void learn_least(NodeState& state, const Instance& i, uint64_t bytes);
-// Somebody will go on with what its process leaves: a warm twin, or its own next process.
+// Its process is to end. Somebody will go on with what that leaves: a twin, or its own next
+// process, which comes by itself.
 bool has_successor(const NodeState& state, const Instance& i);
+// An operator has promoted the one that stands by for it, and that does not answer yet.
+bool gives_way(const NodeState& state, const Instance& i);
+bool promotes(const NodeState& state, const Instance& i); // it is the one
 // Why it has to wait with the restart that its document asks for; empty: it need not.
 std::string wait_for_twin(const NodeState& state, const Instance& i);
 

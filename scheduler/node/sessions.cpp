@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/service.h"
-#include "scheduler/node/step.h"
+#include "scheduler/node/watching.h"
 
 #include <utility>
 
@@ -39,7 +39,7 @@ void Step::become_running(Instance& i) {
     enter(i, InstanceState::kRunning);
     if (!i.service.empty() && !i.stands_by)
         serve(i);
-    if (i.operation)
+    if (i.operation && !promotes(s_, i))
         finish_operation(*i.operation, std::nullopt, i.name.value + " is Running");
 }
 
@@ -68,6 +68,7 @@ void Step::on(const SessionOpened& event) {
     if (!i->process && i->token_sha256.empty())
         return;
     i->session = true;
+    Watching{*this}.begin(*i);
     if (!i->process)
         i->process = event.process;
     i->program = event.program;
@@ -198,7 +199,8 @@ void Step::on(const EngineReport& event) {
                  i->counters.requests_done == event.counters.requests_done;
     i->counters = event.counters;
     plans_ = weigh_report(*i) || i->cramped;
-    watch_step(*i);
+    Watching{*this}.heard(*i, 0);
+    Watching{*this}.at_step(*i);
 }
 
 } // namespace berth::node

@@ -68,6 +68,7 @@ struct Timer {
         kPlan,      // something that the planner waits for is due
         kGrow,      // a Grow is not answered
         kServe,     // a Serve is not answered, or to be tried again
+        kLook,      // whether an engine with a socket is still heard
         kRollout,   // what a rollout has come to is to be kept, once more
     } kind = Kind::kRung;
     InstanceName instance;
@@ -106,7 +107,8 @@ struct NodeState {
     std::map<LoadId, Load> loads;
     std::map<LoadKey, uint64_t> known_weight_bytes;  // of loads that were planned before
     std::map<LoadKey, uint64_t> known_load_overhead; // of their loaders
-    std::set<LoadKey> pinned_keys;                   // whose next set takes over a pin
+    uint64_t load_bytes_per_second = 0; // of the last load from a checkpoint; 0: none was seen
+    std::set<LoadKey> pinned_keys;      // whose next set takes over a pin
     std::map<InstanceName, Instance> instances;
     std::map<std::string, ServiceRecord> services;
     Rollouts rollouts;

@@ -112,7 +112,6 @@ class Step : private StepBase {
     void find_room(Instance& i, Board& board, const std::vector<Fit>& fits, Decision& decision);
     uint64_t claimed_bytes(const Instance& i, const Board::Row& row) const;
     std::string quota_words(const Instance& i, const Fit& fit) const;
-    static std::string rejections(const Decision& decision);
     void start_process(Instance& i, Board& board, const std::vector<Fit>& fits);
     uint64_t grant_size(const Instance& i, const std::vector<Fit>& fits) const;
     void decide(Instance& i, const Decision& decision);
@@ -208,6 +207,7 @@ class Step : private StepBase {
     void on(const SessionClosed& event);
     void on(const EngineStateChanged& event);
     void on(const EngineReport& event);
+    void on(const EngineHeard& event);
     void become_running(Instance& i);
     bool check_claim(Instance& i, uint64_t grant_bytes);
     void on(const ProcessInspected& event);
@@ -220,7 +220,7 @@ class Step : private StepBase {
     void served(Instance& i, const CommandDone& event);
     void serve_due(Instance& i);
     void reconcile_service(Instance& i, uint64_t generation);
-    void watch_step(Instance& i);
+    struct Watching; // watching.h
     void on(const ProcessDying& event);
     void on(const OperatorPromote& event);
     struct Rolling; // rollout_step.h
@@ -237,7 +237,7 @@ class Step : private StepBase {
     void process_gone(Instance& i);
     void ended(Instance& i, bool clean, const std::string& description,
                const std::string& log_path);
-    void record_failure(Instance& i, const std::string& reason, const std::string& message);
+    void record_failure(Instance& i, std::string reason, std::string message, bool steady = false);
     void on(const InstanceRecovered& event);
     void on(const OperationRecovered& event);
     void finish_recovery();

@@ -73,7 +73,7 @@ bool Daemon::dies_here() {
 void Daemon::decide(const node::Event& event) {
     auto step = std::make_shared<Step>();
     step->actions = node::apply(state_, event, stage_.now);
-    ++events_;
+    events_ += std::holds_alternative<node::EngineHeard>(event) ? 0 : 1;
     if (stage_.keeps_log)
         for (const node::Action& action : step->actions)
             stage_.note("  " + node::describe(action));
@@ -199,7 +199,10 @@ struct Daemon::ByKind {
     void operator()(const node::ArmTimer& a) const {
         d.timers_[a.timer] = a.at;
         d.stage_.calendar.at(std::max(a.at, d.stage_.now), [&daemon = d, a, life = d.lives_] {
-            if (life == daemon.lives_ && daemon.timers_.erase(a.timer) > 0)
+            if (life != daemon.lives_ || daemon.timers_.erase(a.timer) == 0)
+                return;
+            daemon.engines_->speak_before(a.timer);
+            if (life == daemon.lives_)
                 daemon.post(node::DeadlineExpired{a.timer});
         });
     }

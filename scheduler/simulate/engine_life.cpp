@@ -93,9 +93,37 @@ void Engines::lose_rank(const node::InstanceName& instance, uint64_t which) {
         ear_.post(node::SessionClosed{instance});
 }
 
+// It is frozen: nothing more comes from it.
 void Engines::fall_silent(const node::InstanceName& instance) {
     if (Engine* engine = find(instance))
         engine->silent = true;
+}
+
+// Engines report each second. Of those reports only the last one before berthd looks is played.
+void Engines::speak_before(node::TimerId id) {
+    const node::NodeState* state = ear_.state();
+    const auto timer = state->timers.find(id);
+    if (timer == state->timers.end() || timer->second.kind != node::Timer::Kind::kLook)
+        return;
+    const node::InstanceName instance = timer->second.instance;
+    const Engine* engine = find(instance);
+    if (engine == nullptr || !engine->session || engine->stopped)
+        return;
+    if (engine->stuck_since) {
+        node::EngineReport stuck;
+        stuck.instance = instance;
+        stuck.counters.requests_running = 1;
+        stuck.counters.step_ms = static_cast<uint64_t>(
+            std::chrono::duration_cast<milliseconds>(stage_.now - *engine->stuck_since).count());
+        const uint32_t ranks = engine->ranks;
+        ear_.post(stuck);
+        for (uint32_t rank = 1; rank < ranks; ++rank)
+            ear_.post(node::EngineHeard{instance, rank});
+    } else if (!engine->silent) {
+        const uint32_t ranks = engine->ranks;
+        for (uint32_t rank = 0; rank < ranks; ++rank)
+            ear_.post(node::EngineHeard{instance, rank});
+    }
 }
 
 // The kernel would let only one have the journal; the node must not rest on that.
@@ -133,12 +161,8 @@ void Engines::stick(const node::InstanceName& instance) {
     if (engine == nullptr || engine->service.empty() || !engine->session ||
         engine->says != node::EngineState::kReady)
         return;
-    engine->silent = true;
-    node::EngineReport stuck;
-    stuck.instance = instance;
-    stuck.counters.requests_running = 1;
-    stuck.counters.step_ms = 60'000;
-    ear_.post(stuck);
+    engine->silent = true; // its loop; its reports come
+    engine->stuck_since = stage_.now;
 }
 
 void Engines::signal(const node::InstanceName& instance, const node::ProcessRef& process,
@@ -191,7 +215,7 @@ void Engines::arrivals(const node::InstanceName& instance, uint64_t requests, bo
     idle.counters.requests_done = requests;
     auto say = [this](const node::EngineReport& report) {
         return [this, report](Engine& e) {
-            if (e.session && e.says == node::EngineState::kReady)
+            if (e.session && e.says == node::EngineState::kReady && !e.silent)
                 ear_.post(report);
         };
     };

@@ -83,7 +83,7 @@ node::ProcessRef Engines::start(const node::StartProcess& start, const std::stri
 }
 
 void Engines::connect(Engine& engine) {
-    if (engine.session || engine.broken)
+    if (engine.session || engine.broken || (engine.silent && !engine.stuck_since))
         return;
     const node::ProcessRef process = engine.process;
     const node::NodeState* state = ear_.state();

@@ -50,6 +50,7 @@ class Engines {
              own_child = true;
         bool recorded = false; // its pid is in the records
         bool session = false, attached = false, silent = false, ends = false;
+        std::optional<node::TimePoint> stuck_since; // silent, but for its reports
         node::EngineState says = node::EngineState::kStarting;
         node::EngineHeld held = node::EngineHeld::kNothing;
         std::string service;  // by whose name it answers a socket; empty: it has none
@@ -99,6 +100,7 @@ class Engines {
     void fall_silent(const node::InstanceName& instance);
     void arrivals(const node::InstanceName& instance, uint64_t requests, bool burning);
     void stick(const node::InstanceName& instance);    // a step of its does not end
+    void speak_before(node::TimerId id);               // this timer fires
     void follow(const policies::Documents& documents); // what has no service now loses its journal
     void calm_down();                                  // what could not be killed ends at last
 

@@ -96,6 +96,11 @@ void Judge::when_settled() {
             if (i.reason.empty())
                 stage_.wrong("no-reason", text_of(i) + " gives no reason");
             break;
+        case InstanceState::kSucceeded:
+            if (!i.spec.engine.listen.empty() && i.spec.restart != policies::RestartPolicy::kNever)
+                stage_.wrong("service-over", text_of(i) + " answers a socket, and was not told to "
+                                                          "end for good");
+            break;
         case InstanceState::kPaused:
             if (i.held_by != HeldBy::kOperator && !is_excused(i))
                 stage_.wrong("stuck", text_of(i) + " is paused, and nobody wants that");
@@ -116,7 +121,11 @@ void Judge::check_answered(const node::Instance& i) {
         return;
     const std::string& service = i.spec.standby_of.empty() ? i.spec.name : i.spec.standby_of;
     const bool answered = std::ranges::any_of(engines_->all(), [&](const auto& one) {
-        return one.second.service == service && one.second.serving > 0;
+        const Engines::Engine& engine = one.second;
+        const auto its = state().instances.find(engine.instance);
+        const bool frozen = engine.silent && its != state().instances.end() &&
+                            its->second.state == InstanceState::kRunning;
+        return engine.service == service && engine.serving > 0 && !frozen;
     });
     if (!answered)
         stage_.wrong("nobody-answers",

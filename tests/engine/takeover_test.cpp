@@ -109,6 +109,36 @@ TEST(TakeOver, AHandOverDrainsBeforeItRefusesAndLeavesBeforeItCancels) {
     EXPECT_EQ(socket.said(), (std::vector<std::string>{"drain", "leave", "ended cancelled"}));
 }
 
+TEST(TakeOver, APlainStopLeavesTheListenerToTheNextProcessAndEndsWhatIsInFlight) {
+    NotedSocket socket;
+    RunningEngine engine(&socket);
+    const Status accepted =
+        engine.engine().submit(test_request(1, 200), [&](const TokenEvent& event) {
+            if (event.finished)
+                socket.note("ended " + std::string(to_string(event.finish_reason)));
+        });
+    ASSERT_TRUE(accepted);
+    ASSERT_TRUE(engine.host.await_tokens(3));
+    EXPECT_FALSE(
+        engine.host.order_with(CommandKind::kStop, [](Command& c) { c.grace_ms = 0; }).error);
+    engine.join();
+    EXPECT_EQ(socket.said(), (std::vector<std::string>{"drain", "ended cancelled"}));
+}
+
+TEST(TakeOver, WhoeverIsEndedBySomebodyElseThanBerthdLeavesWhatIsInFlight) {
+    NotedSocket socket;
+    RunningEngine engine(&socket);
+    const Status accepted =
+        engine.engine().submit(test_request(1, 200), [&](const TokenEvent& event) {
+            if (event.finished)
+                socket.note("ended " + std::string(to_string(event.finish_reason)));
+        });
+    ASSERT_TRUE(accepted);
+    ASSERT_TRUE(engine.host.await_tokens(3));
+    engine.stop(); // as a signal does
+    EXPECT_EQ(socket.said(), (std::vector<std::string>{"drain", "leave", "ended cancelled"}));
+}
+
 TEST(TakeOver, AHandOverWithGraceEndsOnceWhatRunsHasEnded) {
     NotedSocket socket;
     RunningEngine engine(&socket);
@@ -179,8 +209,9 @@ TEST_P(FailedStep, EndsItsRequestsUnlessTheDeviceIsGoneAndASuccessorMayTryThem) 
     }
     thread.join();
     EXPECT_EQ(ended.has_value(), !device_is_gone);
-    EXPECT_EQ(socket.said(), device_is_gone ? (std::vector<std::string>{"leave", "ended error"})
-                                            : std::vector<std::string>{"ended error"});
+    EXPECT_EQ(socket.said(), device_is_gone
+                                 ? (std::vector<std::string>{"leave", "ended error"})
+                                 : (std::vector<std::string>{"ended error", "drain", "leave"}));
 }
 
 } // namespace

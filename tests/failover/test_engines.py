@@ -147,6 +147,47 @@ def test_a_hand_over_leaves_what_has_not_ended_to_the_successor(node, undisturbe
     idle.close()
 
 
+def test_a_plain_stop_ends_what_is_in_flight_and_leaves_all_others_to_the_next(node, undisturbed):
+    active = node.serving()
+    idle = Connection(node.address)
+    assert idle.ask("/v1/models")[0] == 200
+    with Connection(node.address) as begun, Connection(node.address) as late:
+        begun.send(request(*CALLS[0]))
+        tokens_done(active, 2)
+        stop = active.command("Stop", grace_ms=240_000)
+        assert active.order("Serve", generation=9)["error"]["reason"] == "Stopping"
+        late.send(request(*CALLS[1]))  # into the backlog: nobody refuses it
+        status, body = begun.answer()
+        assert status == 200 and same_each_time(body) == undisturbed[0]
+        active.process.wait(60)
+        assert stop in active.answers
+        node.serving()
+        status, body = late.answer()
+        assert status == 200 and same_each_time(body) == undisturbed[1]
+    assert idle.ask("/v1/models")[0] == 200
+    idle.close()
+
+
+def test_a_signal_leaves_what_is_in_flight_to_the_next_process(node):
+    active = node.serving()
+    path, body = CALLS[0]
+    body = {**body, "max_tokens": 400}
+    clients = [Connection(node.address) for _ in range(4)]
+    for client in clients:
+        client.send(request(path, body))
+    tokens_done(active, 20)
+    active.process.terminate()
+    assert active.process.wait(60) == 0
+    node.serving()
+    answers = [client.answer() for client in clients]
+    assert {status for status, _ in answers} == {200}
+    assert len({same_each_time(text) for _, text in answers}) == 1
+    assert clients[0].ask(path, body)[1].count(b"data: ") == answers[0][1].count(b"data: ")
+    assert same_each_time(clients[1].ask(path, body)[1]) == same_each_time(answers[0][1])
+    for client in clients:
+        client.close()
+
+
 def test_a_plain_stop_answers_with_errors_and_wipes_the_journal(node):
     active = node.serving()
     with Connection(node.address) as client:

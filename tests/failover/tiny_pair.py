@@ -21,7 +21,6 @@ spec:
   model: tiny
   priorityClassName: online
   resources: {{requests: {{memory: 64Mi}}, limits: {{memory: 128Mi}}}}
-  restart: Always
   engine:
     command: [berth-engine, --served-model-name, tiny, --batch-invariant, --threads, "1"]
     listen: "127.0.0.1:{port}"

@@ -117,11 +117,38 @@ std::string Runner::pass(Nanoseconds time) {
         now_ = std::max(now_, next->second);
         const TimerId id = next->first;
         timers_.erase(next);
-        if (const std::string wrong = event(DeadlineExpired{id}); !wrong.empty())
+        if (const std::string wrong = let_speak(id) + event(DeadlineExpired{id}); !wrong.empty())
             return wrong;
     }
     now_ = end;
     return "";
+}
+
+// Who is looked at has said something just before, unless it has fallen silent.
+std::string Runner::let_speak(TimerId id) {
+    const auto timer = state_.timers.find(id);
+    if (timer == state_.timers.end() || timer->second.kind != Timer::Kind::kLook)
+        return "";
+    const Instance& i = state_.instances.at(timer->second.instance);
+    std::string wrong;
+    for (uint32_t rank = 0; rank < i.ranks && i.session; ++rank)
+        if (!silent_.contains({i.name, rank}))
+            wrong += event(EngineHeard{i.name, rank});
+    return wrong;
+}
+
+// Of what came meanwhile it takes in timers first.
+std::string Runner::sleep(Nanoseconds time) {
+    now_ += time;
+    std::string wrong;
+    std::vector<TimerId> due;
+    for (const auto& [id, at] : timers_)
+        if (at <= now_)
+            due.push_back(id);
+    for (const TimerId id : due)
+        if (timers_.erase(id) > 0)
+            wrong += event(DeadlineExpired{id});
+    return wrong;
 }
 
 std::string Runner::documents(const std::string& file) {

@@ -6,8 +6,10 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 // Runs scenarios written as lines of text, for an operator's eyes. One scenario is a name and
@@ -68,6 +70,7 @@
 // Of pairs that answer one socket (scenario_service.cpp):
 //
 // - when NAME dies (its end has begun), when NAME steps for TIME, when NAME returns as GENERATION
+// - when NAME falls silent [rank N], speaks again; when berthd sleeps TIME
 // - when NAME is told to wait (its Serve comes too early)
 // - when OP promotes NAME [dry]
 // - when recovered ... [generation N | standby N]
@@ -129,6 +132,8 @@ class Runner {
     std::string then_decision(const Words& words) const;
     std::string event(const Event& event);
     std::string pass(Nanoseconds time);
+    std::string sleep(Nanoseconds time); // berthd does, for so long
+    std::string let_speak(TimerId id);
     std::string drive(); // plays engines and loaders until nothing is left to do
     std::string documents(const std::string& file);
     int count(const std::string& action, size_t from = 0, size_t* at = nullptr) const;
@@ -140,9 +145,10 @@ class Runner {
     std::vector<Action> actions_; // since the last `when`
     std::map<TimerId, TimePoint> timers_;
     std::map<OperationId, Operation> done_;
-    policies::Documents documents_;                // as they were applied last
-    Rollouts recorded_;                            // as they were written down last
-    std::map<InstanceName, SendCommand> commands_; // the last one to each
+    policies::Documents documents_;                      // as they were applied last
+    Rollouts recorded_;                                  // as they were written down last
+    std::map<InstanceName, SendCommand> commands_;       // the last one to each
+    std::set<std::pair<InstanceName, uint32_t>> silent_; // ranks that say nothing
     LoadId load_{}, earlier_load_{};
     StartCopy copy_;    // the last one
     size_t driven_ = 0; // of actions_: what drive() has played

@@ -9,10 +9,20 @@ std::optional<std::string> Runner::when_service(const Words& words) {
     if (at(words, 1) == "promotes")
         return event(OperatorPromote{OperationId(words[0]), InstanceName(at(words, 2)), "test",
                                      has(words, "dry")});
+    if (words[0] == "berthd" && at(words, 1) == "sleeps")
+        return sleep(time_of(at(words, 2)));
     if (!is_instance(words[0]))
         return std::nullopt;
     const InstanceName name(words[0]);
     const Instance& i = state_.instances.at(name);
+    if (at(words, 1) == "falls") { // silent [rank N]
+        silent_.insert({name, static_cast<uint32_t>(std::stoul(word_after(words, "rank", "0")))});
+        return "";
+    }
+    if (at(words, 1) == "speaks") { // again
+        std::erase_if(silent_, [&](const auto& one) { return one.first == name; });
+        return "";
+    }
     if (at(words, 1) == "dies")
         return event(ProcessDying{name, i.process});
     if (at(words, 1) == "is") { // told to wait

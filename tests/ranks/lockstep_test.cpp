@@ -178,6 +178,22 @@ TEST_F(Lockstep, ARankWhoseGateIsClosedSleepsOutsideOfCollectivesAndTheStepGoesO
     EXPECT_TRUE(made.get());
 }
 
+TEST_F(Lockstep, TheStepsClockStandsWhileRank0WaitsForARankAtItsGate) {
+    start(kLong, kLong);
+    standing_.stands = work_.stands = true;
+    other_host_.close_gate(true);
+    host_->step_begins();
+    auto made = std::async(std::launch::async, [this] { return step(); });
+    ASSERT_TRUE(other_host_.await_sleeper(kPatience));
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (own_host_.steps && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(kMoment);
+    EXPECT_FALSE(own_host_.steps) << "that rank's gate is no step of this one";
+    other_host_.close_gate(false);
+    EXPECT_TRUE(made.get());
+    EXPECT_TRUE(own_host_.steps) << "it goes on";
+}
+
 TEST_F(Lockstep, APauseIsAnsweredWhereAllStandStill) {
     start(kLong, kLong);
     standing_.stands = work_.stands = true;

@@ -55,8 +55,8 @@ class PlayedHost final : public CommandHost {
     void raise_gate() override { ++demand; }
     void lower_gate() override { --demand; }
     void between_steps(Nanoseconds) override {}
-    void step_begins() override {}
-    void step_ends() override {}
+    void step_begins() override { steps = true; }
+    void step_ends() override { steps = false; }
     void serves_as(uint64_t) override {}
     uint64_t gate_pauses() const override { return 0; }
     void report(const Load&) override {}
@@ -78,6 +78,7 @@ class PlayedHost final : public CommandHost {
         return done_[id];
     }
     std::atomic<int> demand{0};
+    std::atomic<bool> steps{false}; // its clock runs
     bool await_sleeper(Nanoseconds patience) {
         std::unique_lock lock(mutex_);
         return changed_.wait_for(lock, patience, [&] { return yields_ > 0; });

@@ -9,6 +9,7 @@ BERTH_KILLS says how many deaths the last test makes.
 import json
 import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -32,11 +33,11 @@ spec:
   model: smollm2
   priorityClassName: online
   resources: {{requests: {{memory: 256Mi}}, limits: {{memory: 512Mi}}}}
-  restart: Always
   engine:
     command: [berth-engine, --served-model-name, smollm2, --batch-invariant]
     environment: {{MARK: "{mark}"}}
     listen: "127.0.0.1:{port}"
+    stepDeadline: {deadline}
 """
 SPARE = """\
 ---
@@ -49,8 +50,8 @@ spec: {standbyOf: chat}
 class Pair(ServingPair):
     """chat and, unless alone, spare, on one port."""
 
-    def __init__(self, alone=False, memory="4Gi"):
-        self.port = free_port()
+    def __init__(self, alone=False, memory="4Gi", deadline="10s"):
+        self.port, self.deadline = free_port(), deadline
         self.rest = "" if alone else SPARE
         self.serving = ("chat",) if alone else ServingPair.serving
         super().__init__(memory=memory, policy=self.documents("first"))
@@ -59,7 +60,8 @@ class Pair(ServingPair):
         wait_until("somebody answers", lambda: self.active() is not None)
 
     def documents(self, mark):
-        return CHAT.format(model=MODEL, port=self.port, mark=mark) + self.rest
+        return CHAT.format(model=MODEL, port=self.port, mark=mark,
+                           deadline=self.deadline) + self.rest
 
     def stream(self, prompt, tokens=TOKENS):
         with Streaming(self.port) as client:
@@ -224,6 +226,80 @@ def test_a_standby_takes_over_streams_in_the_middle_and_the_killed_one_stands_by
         assert now["generation"] == active["generation"] + 1
         node.wait_pair()
         assert node.standby()["name"] == "chat"
+
+
+class AtEvent:
+    """What is done in the middle of a stream: at its sixth event."""
+
+    def __init__(self, deed):
+        self.seen, self.deed = 0, deed
+
+    def __call__(self):
+        self.seen += 1
+        if self.seen == 6:
+            self.deed()
+
+
+def test_a_frozen_engine_is_noticed_and_its_standby_goes_on_in_the_same_stream(references):
+    with Pair(deadline="5s") as node:
+        active, standby = node.wait_pair()
+        freeze = AtEvent(lambda: kill(active["pid"], signal.SIGSTOP))
+        with Streaming(node.port) as client:
+            assert client.complete(PROMPTS[3], on_event=freeze) == references[PROMPTS[3]]
+        assert node.active()["pid"] == standby["pid"]
+        assert "EngineSilent" in node.told()
+        wait_until("the frozen one is gone", lambda: not alive(active["pid"]), 20)
+        node.wait_pair()
+        assert node.standby()["name"] == "chat"
+
+
+def test_a_frozen_engine_that_nobody_stands_by_for_is_started_again(references):
+    with Pair(alone=True, deadline="2s") as node:
+        active = node.active()
+        freeze = AtEvent(lambda: kill(active["pid"], signal.SIGSTOP))
+        with Streaming(node.port) as client:
+            assert client.complete(PROMPTS[4], on_event=freeze) == references[PROMPTS[4]]
+        assert node.active()["pid"] != active["pid"]
+        assert "EngineSilent" in node.told()
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with a standby"])
+def test_an_engine_that_somebody_asks_to_end_is_followed_by_another(references, alone):
+    with Pair(alone=alone) as node:
+        active = node.active()
+        end = AtEvent(lambda: kill(active["pid"], signal.SIGTERM))
+        with Streaming(node.port) as client:
+            assert client.complete(PROMPTS[0], on_event=end) == references[PROMPTS[0]]
+            wait_until("it has ended", lambda: not alive(active["pid"]), 60)
+            assert client.complete(PROMPTS[1]) == references[PROMPTS[1]], "the connection is kept"
+        assert node.active()["pid"] != active["pid"]
+        if not alone:
+            node.wait_pair()
+            assert node.standby()["name"] == "chat"
+
+
+def test_a_drained_engine_ends_what_it_has_begun_and_refuses_nobody(references):
+    with Pair(alone=True) as node:
+        begun, late = [], []
+
+        def ask_late():
+            late.append(node.stream(PROMPTS[2]))
+
+        waiting = threading.Thread(target=ask_late)
+
+        def drain():
+            begun.append(node.post("/v1/instances/chat:drain", {"timeout": "120s"}))
+            waiting.start()
+
+        with Streaming(node.port) as client:
+            assert client.complete(PROMPTS[1], on_event=AtEvent(drain)) == references[PROMPTS[1]]
+            node.finish(begun[0])
+            assert node.instance("chat")["state"] == "Evicted"
+            assert not late, "it waits"
+            node.finish(node.post("/v1/instances/chat:resume"))
+            waiting.join(120)
+            assert late == [references[PROMPTS[2]]]
+            assert client.complete(PROMPTS[0]) == references[PROMPTS[0]], "the connection is kept"
 
 
 def test_promote_moves_the_socket_and_nobody_is_refused(references):

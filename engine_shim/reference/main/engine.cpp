@@ -155,7 +155,8 @@ void Engine::begin_stop(Nanoseconds grace, bool hand_over) {
     // A part of the grace is left for answering and leaving; a successor needs no answers of ours.
     const Nanoseconds drain = hands_over_ ? grace : grace * 3 / 4;
     stop_at_ = Clock::now() + (settings_.drain_on_stop ? drain : Nanoseconds(0));
-    if (hands_over_) // before requests are refused: they are the successor's
+    // Before requests are refused: whoever comes now waits for the next process, whenever that is.
+    if (socket_side_ != nullptr)
         socket_side_->drain();
     const std::lock_guard lock(mutex_);
     accepting_ = false;
@@ -218,8 +219,11 @@ void Engine::obey_commands() {
             parts_.host.complete(std::move(done));
         }
     }
-    if (const int64_t grace = stop_grace_ns_.exchange(-1); grace >= 0)
-        begin_stop(Nanoseconds(grace), false);
+    // Nobody has said that no other process will come: what can be left is left.
+    if (const int64_t grace = stop_grace_ns_.exchange(-1); grace >= 0) {
+        const bool leaves = socket_side_ != nullptr;
+        begin_stop(Nanoseconds(leaves ? grace * 3 / 4 : grace), leaves);
+    }
 }
 
 void Engine::take_submissions() {

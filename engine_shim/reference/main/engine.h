@@ -44,12 +44,13 @@ class Engine final : public EngineApi {
     };
     Engine(EngineSettings settings, Parts parts);
 
-    // For Serve and for Stop with hand_over; before run(), which it outlives. Without one both are
-    // refused, or as if not asked for.
+    // For Serve and for each kind of end; before run(), which it outlives. Without one Serve is
+    // refused, and nothing is left to a successor.
     void use(SocketSide& socket_side) { socket_side_ = &socket_side; }
     // Until Stop, request_stop(), or until the device does not compute any more (the error).
     Status run();
     // Ends run(): within `grace` for what is running if settings say so, else after this layer.
+    // What is not done then is left to a successor, if a socket was inherited.
     void request_stop(Nanoseconds grace);
 
     Status submit(GenerationRequest request, TokenCallback callback) override;

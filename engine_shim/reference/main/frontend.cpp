@@ -83,7 +83,8 @@ const std::string& Frontend::endpoint() const {
     return state_->endpoint;
 }
 
-// A gate that stays closed must not keep the process: what it has answered is on record.
+// A gate that stays closed must not keep the process: what it has answered is on record, and what
+// came by an inherited socket is the next process's.
 void Frontend::State::await_signals() {
     signals.add(SIGTERM);
     signals.add(SIGINT);
@@ -91,11 +92,16 @@ void Frontend::State::await_signals() {
         if (error)
             return;
         log::info("signal={} stopping", number);
+        if (inherited)
+            server->drain();
         engine.request_stop(kSignalGrace);
         last_word.expires_after(kSignalGrace);
-        last_word.async_wait([](const boost::system::error_code& cancelled) {
-            if (!cancelled)
-                std::_Exit(0);
+        last_word.async_wait([this](const boost::system::error_code& cancelled) {
+            if (cancelled)
+                return;
+            if (inherited)
+                server->leave();
+            std::_Exit(0);
         });
     });
 }

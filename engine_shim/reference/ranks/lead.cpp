@@ -130,6 +130,8 @@ void Lead::end_step() {
 
 bool Lead::settle(const std::function<bool()>& look, const std::function<bool()>& wish) {
     bool goes_on = look();
+    if (on_wait_)
+        on_wait_(true);
     std::unique_lock lock(mutex_);
     const auto all_free = [&] {
         return std::ranges::all_of(others_, [](const Other& one) { return one.free; });
@@ -145,6 +147,8 @@ bool Lead::settle(const std::function<bool()>& look, const std::function<bool()>
         one.free = false;
     }
     lock.unlock();
+    if (on_wait_)
+        on_wait_(false);
     links_.send_to_others({NoteKind::kVerdict, {goes_on ? 1U : 0U}, {}});
     return goes_on;
 }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace berth::engine {
@@ -59,6 +60,9 @@ class Lead final : public RankWork, public RankEars {
     // Where all stand still: `look` is this rank's own word, asked again while it waits for others
     // and `wish` says that something is there to be looked at.
     bool settle(const std::function<bool()>& look, const std::function<bool()>& wish);
+    // Told by settle(): this rank computes nothing while it waits for others (true), and does
+    // again.
+    void on_wait(std::function<void(bool waits)> told) { on_wait_ = std::move(told); }
     bool held() const;       // by a Pause of another rank; any thread
     bool wants_hold() const; // another rank has a Pause to answer; any thread
 
@@ -104,6 +108,7 @@ class Lead final : public RankWork, public RankEars {
     Other& other(uint32_t rank) { return others_[rank - 1]; }
 
     RankLinks& links_;
+    std::function<void(bool)> on_wait_;
     mutable std::mutex mutex_; // guards all below
     std::condition_variable changed_;
     std::function<void()> wake_, end_asked_;

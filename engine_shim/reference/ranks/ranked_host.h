@@ -15,11 +15,15 @@ namespace berth::engine {
 inline constexpr Nanoseconds kAgreeWait = std::chrono::seconds(10);
 
 // berthd as rank 0 of several sees it: commands that change memory come when all ranks have them,
-// and a Pause of another rank holds this one. `host` and `lead` outlive it.
+// and a Pause of another rank holds this one. What it waits for others where all stand still is not
+// its step's time. `host` and `lead` outlive it.
 class RankedHost final : public EngineHost {
   public:
     RankedHost(EngineHost& host, Lead& lead, Nanoseconds agree_wait = kAgreeWait)
-        : host_(host), lead_(lead), agree_wait_(agree_wait) {}
+        : host_(host), lead_(lead), agree_wait_(agree_wait) {
+        lead_.on_wait([this](bool waits) { waits ? host_.step_ends() : host_.step_begins(); });
+    }
+    ~RankedHost() override { lead_.on_wait({}); }
 
     std::optional<protocol::Command> next_command() override;
     void complete(protocol::CommandDone done) override;
