@@ -24,7 +24,7 @@ spec: {{path: {path}}}
 """
 FILLER = """\
 kind: Instance
-metadata: {{name: filler}}
+metadata: {{name: {name}}}
 spec:
   priorityClassName: online
   devices: [host-1]
@@ -79,16 +79,27 @@ class RolledNode(RankedNode):
     def __init__(self, path, rest=""):
         super().__init__(path, 2, 2, rest=WHOLE.format(path=path) + rest)
 
-    def roll_out(self, mark, *words, model="smollm2", program=None):
+    def document(self, mark, model="smollm2", program="berth-engine", limit="128Mi"):
         text = CHAT.format(port=self.port, more="", of_class="online").removeprefix("---\n")
         for before, after in [("model: smollm2", f"model: {model}"),
                               ("    listen:", f"    environment: {{MARK: {mark}}}\n    listen:"),
-                              ("[berth-engine", f"[{program or 'berth-engine'}")]:
+                              ("[berth-engine", f"[{program}"),
+                              ("limits: {memory: 128Mi}", f"limits: {{memory: {limit}}}")]:
             assert before in text
             text = text.replace(before, after, 1)
+        return text
+
+    def roll_out(self, mark, *words, **changed):
         path = self.root / f"{mark}.yaml"
-        path.write_text(text)
+        path.write_text(self.document(mark, **changed))
         return berth(self, "rollout", "chat", "-f", path, *words)
+
+    def fill(self, name):
+        """Leaves 32 MiB of the second device, less than an engine needs at the least."""
+        free = self.get("/v1/devices")["items"][1]["freeBytes"]
+        self.put(f"/v1/instances/{name}",
+                 FILLER.format(name=name, bytes=free // MIB * MIB - 32 * MIB))
+        self.wait_state(name, "Running")
 
     def serving(self):
         """Who answers; all of its ranks are of one document, which is told too."""
@@ -181,15 +192,24 @@ def test_what_one_rank_or_one_device_cannot_bear_leaves_the_old_ranks_serving(ch
             wait_until("it has failed", lambda: rollout(node)["phase"] == "Failed")
             assert f"rank 1 (pid {new[1]})" in rollout(node)["message"]
 
-            node.preempt("chat", "Shrink")
-            free = node.get("/v1/devices")["items"][1]["freeBytes"]
-            node.put("/v1/instances/filler", FILLER.format(bytes=free // MIB * MIB - 32 * MIB))
-            node.wait_state("filler", "Running")
-            done = node.roll_out("m2", "--wait")
-            assert done.returncode == 1 and "on host-1" in done.stderr, done.stderr
-            assert "are missing" in done.stderr, done.stderr
-
-            assert node.pids() == old and names(node) == ["chat", "filler"]
+            assert node.pids() == old and names(node) == ["chat"]
             assert node.serving() == ("chat", 2, "")
+            crowd.goes_on()
+
+            node.fill("filler")
+            done = node.roll_out("m2", "--wait")
+            assert done.returncode == 0 and "Complete" in done.stdout, done.stderr
+            assert "beyond its request, of each of its 2 ranks" in node.told()
+            assert node.serving() == ("chat", 2, "m2")
+
+            wait_until("it is kept", lambda: rollout(node)["kept"])
+            node.put("/v1/instances/chat", node.document("m2", limit="64Mi"))
+            wait_until("it has its request alone", lambda: node.instance("chat")["grantBytes"] == 64 * MIB)
+            node.fill("other")
+            old = node.pids()
+            done = node.roll_out("m3", "--wait")
+            assert done.returncode == 1 and "; on host-1 3" in done.stderr, done.stderr
+            assert node.pids() == old and names(node) == ["chat", "filler", "other"]
+            assert node.serving() == ("chat", 2, "m2")
             crowd.goes_on()
         is_whole(crowd, look)
