@@ -199,7 +199,19 @@ void Crew::opened(uint32_t rank, const node::SessionOpened& event) {
     if (!one.process)
         one.process = event.process;
     one.session = event;
+    one.told = false;
+    renew_told();
     join_sessions();
+}
+
+// Not before the one that was lost is back: the connection of one that dies closes, too, and then
+// the others have more to say than where they are.
+void Crew::renew_told() {
+    for (uint32_t rank = 0; rank < size() && !told_open_ && !over_; ++rank)
+        if (ranks_[rank].session && std::exchange(ranks_[rank].told, false)) {
+            ranks_[rank].session.reset();
+            hands_.renew(rank);
+        }
 }
 
 // Together they hold what the one holds that has most. Where they are held by different things, a
@@ -211,7 +223,8 @@ void Crew::join_sessions() {
     told_open_ = true;
     node::SessionOpened all = *ranks_.front().session;
     const bool comes_up = hands_.comes_up();
-    for (const Rank& one : ranks_) {
+    for (Rank& one : ranks_) {
+        one.told = true;
         all.grant_bytes = std::max(all.grant_bytes, one.session->grant_bytes);
         // Rank 0 alone has a socket to stand by for.
         if (all.held != node::EngineHeld::kStandby)

@@ -19,9 +19,10 @@ namespace berth {
 //
 // - All are started, or none: ProcessStarted when the last one is, ProcessStartFailed when those
 //   that were are gone again.
-// - It is connected while all are; it is what rank 0 says that it is. A command is answered when
-// all
-//   have answered it, by the first error, if any.
+// - It is connected while all are; it is what rank 0 says that it is. Where one has lost its
+//   connection and is back, the others connect anew too: what they have said of themselves is older
+//   than the commands since. A command is answered when all have answered it, by the first error,
+//   if any.
 // - The end of one is the end of all: the others are killed unless the end was asked for, and
 //   ProcessExited, told when the last one has ended, names the one that was first. What ends
 //   because another rank is gone says so (exit code 3, or RankLost), and is never named.
@@ -34,6 +35,8 @@ class Crew {
         std::function<void(node::Event)> tell;
         // SIGKILL.
         std::function<void(uint32_t rank, const node::ProcessRef& process)> end;
+        // Its connection is closed, so that it says anew where it is.
+        std::function<void(uint32_t rank)> renew;
         // Once, unless the crew is over by then.
         std::function<void(Nanoseconds delay, std::function<void()> deed)> later;
         std::function<void()> over; // before the last event is told
@@ -79,6 +82,7 @@ class Crew {
         bool says_lost = false; // it ends since another has
         std::string failure;    // its own last words
         std::optional<node::SessionOpened> session;
+        bool told = false; // what that says was told: commands may have changed it since
         node::Phases phases;
         std::string weights;
         bool lives() const { return process && !end; }
@@ -100,6 +104,7 @@ class Crew {
     uint32_t cause() const;
     std::string words_of_end(uint32_t rank) const;
     void opened(uint32_t rank, const node::SessionOpened& event);
+    void renew_told();
     void join_sessions();
     void closed(uint32_t rank);
     void changed(uint32_t rank, node::EngineStateChanged event);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/act/crew_book.h"
 
+#include "base/folder.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -78,6 +79,7 @@ Crew::Hands CrewBook::hands_of(const node::InstanceName& instance) {
     hands.end = [this, instance](uint32_t rank, const node::ProcessRef& process) {
         end_(rank_name(instance, rank), process);
     };
+    hands.renew = [this, instance](uint32_t rank) { renew_(rank_name(instance, rank)); };
     hands.later = [this, instance](Nanoseconds delay, std::function<void()> deed) {
         if (const auto found = crews_.find(instance); found != crews_.end())
             later(found->second.crew, delay, std::move(deed));
@@ -95,13 +97,9 @@ Crew::Hands CrewBook::hands_of(const node::InstanceName& instance) {
 }
 
 void CrewBook::later(std::weak_ptr<Crew> crew, Nanoseconds delay, std::function<void()> deed) {
-    timers_.emplace_back(context_.io, delay);
-    const auto timer = std::prev(timers_.end());
-    timer->async_wait([this, timer, crew = std::move(crew),
-                       deed = std::move(deed)](boost::system::error_code error) {
-        if (error)
-            return; // they are all being ended
-        timers_.erase(timer);
+    const uint64_t id = next_alarm_++;
+    alarms_[id].set(context_.io, delay, [this, id, crew = std::move(crew), deed = std::move(deed)] {
+        alarms_.erase(id);
         if (const auto held = crew.lock())
             deed();
     });
@@ -150,10 +148,12 @@ void CrewBook::tidy() const {
     std::set<std::string> used;
     for (const auto& [name, entry] : crews_)
         used.insert(entry.folder);
-    std::error_code error;
-    for (const auto& one : fs::directory_iterator(meeting_places(context_.paths), error))
-        if (!used.contains(one.path().string()))
-            remove_folder(one.path().string());
+    const auto folders = entries_of(meeting_places(context_.paths));
+    if (!folders)
+        return; // there was no crew yet, or they are looked at again by the next berthd
+    for (const std::string& folder : *folders)
+        if (!used.contains(folder))
+            remove_folder(folder);
 }
 
 } // namespace berth

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "scheduler/act/alarm.h"
 #include "scheduler/act/crew.h"
 #include "scheduler/act/node_context.h"
 #include "scheduler/act/rank_name.h"
 
-#include <boost/asio/steady_timer.hpp>
-
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <set>
@@ -26,10 +24,13 @@ class CrewBook {
   public:
     // SIGKILL to the process that is known by that name.
     using End = std::function<void(const node::InstanceName& rank_name, const node::ProcessRef&)>;
-    CrewBook(NodeContext& context, End end) : context_(context), end_(std::move(end)) {}
+    // Closes the connection of the rank that is known by that name, which connects again.
+    using Renew = std::function<void(const node::InstanceName& rank_name)>;
+    CrewBook(NodeContext& context, End end, Renew renew)
+        : context_(context), end_(std::move(end)), renew_(std::move(renew)) {}
     CrewBook(const CrewBook&) = delete;
     CrewBook& operator=(const CrewBook&) = delete;
-    void stop() { timers_.clear(); }
+    void stop() { alarms_.clear(); }
 
     // `rank_name` says whom it happened to; the event names whatever instance.
     void hear(const node::InstanceName& rank_name, node::Event event);
@@ -58,8 +59,10 @@ class CrewBook {
 
     NodeContext& context_;
     End end_;
+    Renew renew_;
     std::map<node::InstanceName, Entry> crews_;
-    std::list<boost::asio::steady_timer> timers_;
+    std::map<uint64_t, Alarm> alarms_;
+    uint64_t next_alarm_ = 0;
 };
 
 } // namespace berth

@@ -353,6 +353,11 @@ void EngineDesk::command(const node::SendCommand& command) {
         server_.send(by_name_.at(rank_name(command.instance, rank)), wire);
 }
 
+void EngineDesk::renew(const node::InstanceName& rank_name) {
+    if (const auto found = by_name_.find(rank_name); found != by_name_.end())
+        server_.close(found->second, "another rank has connected anew: say hello again");
+}
+
 // A connection closes as a process ends, before the kernel has taken back all that it held: whoever
 // stands by need not wait for that.
 void EngineDesk::tell_of_death(const Session& session) {

@@ -28,6 +28,8 @@ class EngineDesk final : public SessionServer::Observer {
     size_t sessions() const { return server_.size(); }
 
     void command(const node::SendCommand& command);
+    // Closes the connection that is known by that name: its engine connects again.
+    void renew(const node::InstanceName& rank_name);
     // The documents are others: gates get their share, and engines whose class, targets or part in
     // the gate have changed are welcomed again.
     void tell_rules();

@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "scheduler/act/confirm.h"
-#include "scheduler/act/proc.h"
 #include "scheduler/act/rank_name.h"
 
 #include <algorithm>
@@ -44,7 +43,6 @@ ProcessTable::Observer NodeActor::process_observer() {
     return observer;
 }
 
-// Its own environment says whether it is a client of MPS, as it was when it was started.
 ProcessTable::Care NodeActor::care_of(const node::InstanceName& rank_name) const {
     ProcessTable::Care care;
     const RankOf of = rank_of(rank_name);
@@ -55,19 +53,17 @@ ProcessTable::Care NodeActor::care_of(const node::InstanceName& rank_name) const
     const node::Instance& i = found->second;
     const node::RankProcess own = i.rank_process(of.rank);
     care.token_sha256 = own.token_sha256;
-    static constexpr const char* kPipe = "CUDA_MPS_PIPE_DIRECTORY";
     const auto& environment = i.spec.engine.environment;
-    if (auto its = environment.find(kPipe); its != environment.end())
+    if (auto its = environment.find("CUDA_MPS_PIPE_DIRECTORY"); its != environment.end())
         care.mps_pipe_directory = its->second;
-    else if (auto started_with = proc::variable(own.process.pid, kPipe))
-        care.mps_pipe_directory = *started_with;
-    else if (context_.mps.ready && !is_alive({own.process.pid, own.process.start_ticks}))
-        care.mps_pipe_directory = context_.mps.pipe_directory; // of what it has left behind
+    if (context_.mps.ready)
+        care.mps_unread = context_.mps.pipe_directory;
     for (size_t n = 0; n < i.devices.size(); ++n)
         if (auto known = context_.environments.find(i.devices[n]);
             (i.ranks == 1 || n == of.rank) && known != context_.environments.end() &&
             known->second.device_kind == "cuda")
             care.gpus.push_back(i.devices[n].value);
+    care.no_mps = care.gpus.empty() && care.mps_pipe_directory.empty() && !i.devices.empty();
     if (!care.gpus.empty())
         care.nvml = context_.nvml;
     return care;
@@ -108,7 +104,7 @@ void NodeActor::inspect(const node::InspectProcess& asked) {
                            {},
                            care_of(rank_name(asked.instance, rank)).token_sha256});
     }
-    workers_.run(
+    workers_.processes.run(
         [queries = std::move(queries)] {
             std::vector<int> pids;
             for (const TreeQuery& query : queries)
@@ -143,7 +139,7 @@ void NodeActor::confirm_bytes(const node::ConfirmBytes& confirm) {
         for (size_t n = 0; n < found->second.others.size(); ++n)
             ask(found->second.others[n].process, found->second.devices.at(n + 1),
                 found->second.overhead_bytes);
-    workers_.run(
+    workers_.memory.run(
         [requests = std::move(requests)]() -> std::optional<uint64_t> {
             uint64_t most = 0;
             for (const ConfirmRequest& request : requests) {

@@ -31,10 +31,15 @@ class FdWatch {
         BERTH_ASSIGN(UniqueFd own, duplicate_of(fd));
         return take(context, std::move(own), std::move(readable));
     }
-    static FdWatch take(boost::asio::io_context& context, UniqueFd fd,
-                        std::function<void()> readable) {
+    static Result<FdWatch> take(boost::asio::io_context& context, UniqueFd fd,
+                                std::function<void()> readable) {
         FdWatch watch;
-        watch.descriptor_ = std::make_shared<Descriptor>(context, fd.release());
+        watch.descriptor_ = std::make_shared<Descriptor>(context);
+        boost::system::error_code error;
+        watch.descriptor_->assign(fd.get(), error);
+        if (error)
+            return fail_errno("watching a descriptor", error.value());
+        (void)fd.release();
         wait(watch.descriptor_, std::move(readable));
         return watch;
     }

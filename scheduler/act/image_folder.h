@@ -15,6 +15,7 @@ struct Tidied {
     std::vector<std::string> removed; // paths
     std::vector<std::string> left;    // "PATH: why"
     std::string refused;              // why nothing was looked at; empty: all was
+    static Tidied of_failure(Error error) { return {{}, {}, std::move(error.message)}; }
 };
 
 // The folder of images that this berthd uses. Others may use it too: who holds the lock on the

@@ -63,6 +63,7 @@ void KeeperLink::revive() {
         Status status;
         UniqueFd pidfd;
         ProcessId process;
+        static Reached of_failure(Error error) { return {fail(std::move(error)), {}, {}}; }
     };
     pool_.run(
         [this] {

@@ -32,7 +32,7 @@ bool has_ended(const Process& process, milliseconds patience) {
 MpsDaemon::MpsDaemon(boost::asio::io_context& context, Settings settings,
                      std::function<void()> changed)
     : context_(context), settings_(std::move(settings)), changed_(std::move(changed)),
-      again_(context), worker_(context, 1) {}
+      worker_(context, 1) {}
 
 void MpsDaemon::stop() {
     worker_.stop();
@@ -66,10 +66,10 @@ void MpsDaemon::want(bool wanted) {
 }
 
 void MpsDaemon::settle(State state, std::string why) {
-    const bool was_ready = ready();
+    const bool was_ready = ready(), was_starting = is_starting();
     state_ = state;
     why_ = std::move(why);
-    if (was_ready != ready() || state == State::kFailed)
+    if (was_starting || was_ready != ready() || state == State::kFailed)
         changed_();
 }
 
@@ -158,9 +158,8 @@ void MpsDaemon::end_when_idle() {
                 return;
             if (!quitting)
                 log::warn("mps: {}; asking it to end again later", quitting.error().message);
-            again_.expires_after(kIdleLook);
-            again_.async_wait([this](boost::system::error_code error) {
-                if (!error && !wanted_ && ready())
+            again_.set(context_, kIdleLook, [this] {
+                if (!wanted_ && ready())
                     end_when_idle();
             });
         });

@@ -2,11 +2,10 @@
 #pragma once
 
 #include "base/process.h"
+#include "scheduler/act/alarm.h"
 #include "scheduler/act/fd_watch.h"
 #include "scheduler/act/mps_control.h"
 #include "scheduler/act/worker_pool.h"
-
-#include <boost/asio/steady_timer.hpp>
 
 #include <functional>
 #include <map>
@@ -28,7 +27,8 @@ class MpsDaemon {
         std::string program = kMpsControl; // for tests: another
         bool has_gpu = false;
     };
-    // `changed` is called when ready() has.
+    // `changed` is called when ready() has, and whenever a start has come out, one way or the
+    // other: engines wait for that.
     MpsDaemon(boost::asio::io_context& context, Settings settings, std::function<void()> changed);
     ~MpsDaemon() { stop(); }
     void stop(); // no more outcomes; the daemon goes on
@@ -66,7 +66,7 @@ class MpsDaemon {
     std::string why_;
     Process process_;
     FdWatch watch_;
-    boost::asio::steady_timer again_;
+    Alarm again_;
     WorkerPool worker_; // last: its results come back to the members above
 };
 

@@ -42,16 +42,18 @@ MpsDaemon::Settings mps_settings(const NodeContext& context) {
 } // namespace
 
 NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
-    : context_(context), loop_(context.io, store, *this), workers_(context.io, 1),
+    : context_(context), loop_(context.io, store, *this), workers_(context.io),
       keeper_(context.io,
               KeeperStart{context.paths.runtime_dir, context.paths.state_dir + "/berth-keeper.log",
                           context.paths.program_dir + "/berth-keeper"},
               std::move(context.systemd_store), [this] { refill(); }),
       processes_(context.io, process_observer()),
-      crews_(context,
-             [this](const node::InstanceName& rank_name, const node::ProcessRef& process) {
-                 signal_rank(rank_name, process, SIGKILL);
-             }),
+      crews_(
+          context,
+          [this](const node::InstanceName& rank_name, const node::ProcessRef& process) {
+              signal_rank(rank_name, process, SIGKILL);
+          },
+          [this](const node::InstanceName& rank_name) { engines_.renew(rank_name); }),
       zygote_(context.io, zygote_settings(context)),
       loaders_(context.io, context.paths,
                [this](node::Event event) {
@@ -62,7 +64,7 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
       tiers_(context, loaders_, workers_),
       timers_(context.io, [this](node::TimerId id) { context_.post(node::DeadlineExpired{id}); }),
       wall_clock_(context.io, [this](node::WallClockTold told) { context_.post(told); }),
-      attach_(context, workers_), publish_(context, attach_),
+      attach_(context, workers_.checkpoints), publish_(context, attach_),
       engines_(context, attach_, publish_, processes_, crews_, std::move(policy)),
       services_([this](std::string key, std::string meta, std::vector<UniqueFd> fds) {
           keep_service(std::move(key), std::move(meta), std::move(fds));
@@ -91,26 +93,15 @@ Status NodeActor::listen() {
 }
 
 void NodeActor::announce(const node::Action& action) {
-    const auto* start = std::get_if<node::StartProcess>(&action);
-    if (start == nullptr)
-        return;
-    std::vector<std::string>& tokens = tokens_[start->instance];
-    tokens.resize(start->ranks);
-    for (std::string& token : tokens)
-        token = random_hex(32);
+    if (const auto* start = std::get_if<node::StartProcess>(&action))
+        starts_.announce(*start);
 }
 
 std::optional<StoreWrite> NodeActor::record_of(const node::Action& action) {
     if (const auto* persist = std::get_if<node::PersistInstance>(&action)) {
         node::InstanceRecovered kept = node::durable(persist->instance);
         // The token of a process that is about to be started must be on disk before it can call.
-        if (auto found = tokens_.find(kept.name); found != tokens_.end()) {
-            const std::vector<std::string>& tokens = found->second;
-            kept.token_sha256 = sha256_hex(tokens.front());
-            kept.others.resize(tokens.size() - 1);
-            for (size_t rank = 1; rank < tokens.size(); ++rank)
-                kept.others[rank - 1] = {{}, sha256_hex(tokens[rank])};
-        }
+        starts_.complete(kept, persist->instance);
         std::vector<uint32_t> gate_slots;
         for (uint32_t rank = 0; rank < kept.ranks; ++rank)
             gate_slots.push_back(context_.gates.slot_of(rank_name(kept.name, rank)));
@@ -224,6 +215,7 @@ struct NodeActor::ByKind {
         actor.signal(to.instance, to.process, SIGSTOP);
     }
     void operator()(const node::KillProcess& to) const {
+        actor.withdraw(to.instance);
         actor.signal(to.instance, to.process, SIGKILL);
     }
     void operator()(const node::SendCommand& command) const {
@@ -243,6 +235,7 @@ struct NodeActor::ByKind {
     void operator()(const node::PersistInstance&) const {}
     void operator()(const node::ForgetInstance& forget) const {
         actor.context_.gates.release(forget.instance);
+        actor.starts_.forget(forget.instance);
         std::erase_if(actor.context_.starts, [&forget](const auto& one) {
             return rank_of(one.first).instance == forget.instance;
         });

@@ -11,14 +11,16 @@
 #include "scheduler/act/process_table.h"
 #include "scheduler/act/publish_desk.h"
 #include "scheduler/act/service_sockets.h"
+#include "scheduler/act/start_book.h"
 #include "scheduler/act/tier_runs.h"
 #include "scheduler/act/timers.h"
 #include "scheduler/act/wall_clock_teller.h"
+#include "scheduler/act/workers.h"
 #include "scheduler/act/zygote_link.h"
 
-#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace berth {
 
@@ -37,7 +39,7 @@ struct Recovery {
 // Carries out what was decided: loaders, descriptors, processes, commands, timers, records. Every
 // outcome goes back as an event.
 //
-// Thread rule: the decision thread; what blocks goes to its worker or to the keeper's. The context
+// Thread rule: the decision thread; what blocks goes to its workers or to the keeper's. The context
 // and the store outlive it. Dropping it ends no engine and no keeper.
 class NodeActor final : public DecisionLoop::Actor {
   public:
@@ -58,7 +60,7 @@ class NodeActor final : public DecisionLoop::Actor {
 
     EngineDesk& engines() { return engines_; }
     KeeperLink& keeper() { return keeper_; }
-    WorkerPool& workers() { return workers_; }
+    Workers& workers() { return workers_; }
     ZygoteLink& zygote() { return zygote_; }
     const CrewBook& crews() const { return crews_; }
 
@@ -69,6 +71,8 @@ class NodeActor final : public DecisionLoop::Actor {
   private:
     struct ByKind;
     struct Starting {
+        node::InstanceName instance;
+        uint64_t number = 0; // of the start
         node::InstanceName rank_name;
         std::string token_sha256;
         SpawnOptions options;
@@ -80,6 +84,9 @@ class NodeActor final : public DecisionLoop::Actor {
     Status pass_socket(const node::StartProcess& start, Starting& starting);
     void launch(const Starting& starting);
     void execute(const Starting& starting, const std::string& why);
+    bool is_wanted(const node::InstanceName& instance, uint64_t number,
+                   const node::InstanceName& rank_name);
+    void withdraw(const node::InstanceName& instance);
     void keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds);
     void forget_requests(const node::InstanceName& instance);
     void follow_sharing();
@@ -118,11 +125,11 @@ class NodeActor final : public DecisionLoop::Actor {
     void recover_operations(const StoredState& stored, Recovery& recovery);
     void adopt_process(node::InstanceRecovered& event);
     void recover_rollouts(const StoredState& stored);
-    void adopt_crew(node::InstanceRecovered& event);
+    std::vector<uint32_t> adopt_ranks(node::InstanceRecovered& event);
 
     NodeContext& context_;
     DecisionLoop loop_;
-    WorkerPool workers_;
+    Workers workers_;
     KeeperLink keeper_;
     ProcessTable processes_;
     CrewBook crews_;
@@ -136,9 +143,7 @@ class NodeActor final : public DecisionLoop::Actor {
     EngineDesk engines_;
     ServiceBook services_;
     MpsDaemon mps_;
-    std::vector<node::StartProcess> waiting_for_mps_; // on record already
-    // Of processes about to be started, by rank: in their records before they exist.
-    std::map<node::InstanceName, std::vector<std::string>> tokens_;
+    StartBook starts_;
     size_t keeping_ = 0;                  // sets that the keeper is just given
     std::vector<node::Operation> loaded_; // loads that are done when it has them
 };

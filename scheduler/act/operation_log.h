@@ -30,6 +30,7 @@ class OperationLog {
 
     // A new operation's id; the one under that request id if there is one already (`known`).
     node::OperationId begin(const std::string& request_id, bool& known);
+    bool knows(const std::string& request_id) const { return by_request_.contains(request_id); }
     // Begun, but refused before the node heard of it.
     void forget(const node::OperationId& id);
     // What the store is to keep of it. An end is not shown yet: what ends it (descriptors filed, a

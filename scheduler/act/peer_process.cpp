@@ -32,7 +32,12 @@ std::shared_ptr<PeerProcess> PeerProcess::watch(boost::asio::io_context& context
                   std::strerror(errno));
         return nullptr;
     }
-    peer->watch_ = FdWatch::take(context, std::move(pidfd), std::move(ended));
+    auto watch = FdWatch::take(context, std::move(pidfd), std::move(ended));
+    if (!watch) {
+        log::warn("process {}: {}: its end is its session's", pid, watch.error().message);
+        return nullptr;
+    }
+    peer->watch_ = std::move(*watch);
     return peer;
 }
 

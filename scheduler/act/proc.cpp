@@ -22,14 +22,16 @@ std::vector<int> numbers_in(const std::string& folder) {
     return found;
 }
 
-std::optional<std::string> variable(int pid, const std::string& name, size_t bytes_max) {
-    const std::string prefix = name + "=";
+std::optional<std::string> environment(int pid, size_t bytes_max) {
     auto text = read_file(fmt::format("/proc/{}/environ", pid), bytes_max);
-    if (!text)
-        return std::nullopt;
-    for (size_t begin = 0; begin < text->size();) {
-        const size_t end = std::min(text->find('\0', begin), text->size());
-        const std::string_view one(text->data() + begin, end - begin);
+    return text ? std::optional(std::move(*text)) : std::nullopt;
+}
+
+std::optional<std::string> variable(const std::string& environment, const std::string& name) {
+    const std::string prefix = name + "=";
+    for (size_t begin = 0; begin < environment.size();) {
+        const size_t end = std::min(environment.find('\0', begin), environment.size());
+        const std::string_view one(environment.data() + begin, end - begin);
         if (one.starts_with(prefix))
             return std::string(one.substr(prefix.size()));
         begin = end + 1;
@@ -40,7 +42,8 @@ std::optional<std::string> variable(int pid, const std::string& name, size_t byt
 bool has_token(int pid, const std::string& token_sha256, size_t environment_bytes_max) {
     if (token_sha256.empty())
         return false;
-    const auto token = variable(pid, "BERTH_TOKEN", environment_bytes_max);
+    const auto its = environment(pid, environment_bytes_max);
+    const auto token = its ? variable(*its, "BERTH_TOKEN") : std::nullopt;
     return token && sha256_hex(*token) == token_sha256;
 }
 

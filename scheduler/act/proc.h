@@ -12,10 +12,11 @@ namespace berth::proc {
 
 // The entries of a folder that are numbers: pids, threads.
 std::vector<int> numbers_in(const std::string& folder);
-// A variable of the environment that a process was started with, as far as we may read it: an
-// environment beyond the bound has none.
-std::optional<std::string> variable(int pid, const std::string& name,
-                                    size_t bytes_max = size_t{4} << 20);
+// The environment that a process was started with; nothing where we may not read it, or it is
+// beyond the bound. May wait for what the process holds: on a worker.
+std::optional<std::string> environment(int pid, size_t bytes_max);
+// A variable in such an environment.
+std::optional<std::string> variable(const std::string& environment, const std::string& name);
 // Whether that process was started with a BERTH_TOKEN of this hash, as far as we may read it: an
 // environment beyond the bound is nobody's.
 bool has_token(int pid, const std::string& token_sha256, size_t environment_bytes_max);

@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "scheduler/act/confirm.h"
 #include "scheduler/act/mps_control.h"
+#include "scheduler/act/proc.h"
 
 #include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
@@ -25,6 +26,8 @@ constexpr uint64_t kLooksToNudge = 3;
 constexpr int kNudgeMs = 2;
 // What SIGKILL ends is gone within this time, or worth a word.
 constexpr std::chrono::milliseconds kLingering{100};
+constexpr const char* kMpsPipes = "CUDA_MPS_PIPE_DIRECTORY";
+constexpr size_t kEnvironmentBytesMax = size_t{4} << 20;
 
 // The wait status of a child, which stays a zombie.
 int peek_status(int pid) {
@@ -35,6 +38,12 @@ int peek_status(int pid) {
     return info.si_code == CLD_EXITED ? (info.si_status & 0xff) << 8 : info.si_status & 0x7f;
 }
 
+void add_known(std::vector<ProcessId>& known, const std::vector<TreeMember>& members) {
+    for (const ProcessId& id : ids_of(members))
+        if (std::find(known.begin(), known.end(), id) == known.end())
+            known.push_back(id);
+}
+
 void signal_all(const std::vector<TreeMember>& members, int number) {
     for (const TreeMember& one : members)
         if (auto sent = signal_process(one.id, number); !sent)
@@ -42,15 +51,16 @@ void signal_all(const std::vector<TreeMember>& members, int number) {
                        sent.error().message);
 }
 
-std::string held_on_gpus(const Nvml& nvml, const std::vector<std::string>& gpus,
-                         const std::vector<ProcessId>& processes) {
+std::string held_on_gpus(const ProcessTable::Care& care, const std::vector<ProcessId>& processes) {
     std::string words;
-    for (const std::string& gpu : gpus)
+    if (care.nvml == nullptr)
+        return words;
+    for (const std::string& gpu : care.gpus)
         for (const ProcessId& one : processes) {
             // A number that is another's now is not ours to wait for.
             if (auto now = process_id(one.pid); now && *now != one)
                 continue;
-            const auto bytes = process_bytes_on_gpu(nvml, gpu, one.pid);
+            const auto bytes = process_bytes_on_gpu(*care.nvml, gpu, one.pid);
             if (bytes.value_or(0) > 0)
                 words += fmt::format("{}{} still counts {} for pid {}, which has ended",
                                      words.empty() ? "" : ", ", gpu, format_bytes(*bytes), one.pid);
@@ -58,20 +68,35 @@ std::string held_on_gpus(const Nvml& nvml, const std::vector<std::string>& gpus,
     return words;
 }
 
-// Before SIGKILL under CUDA MPS: its work ends first. A stopped client would let the daemon wait
-// for it (seen on an H200: terminate_client answers once the process runs again), so it runs until
-// then.
-Status release_work(const std::vector<TreeMember>& members, const std::string& mps) {
-    if (mps.empty())
-        return {};
-    signal_all(members, SIGCONT);
-    std::vector<int> pids;
-    for (const TreeMember& one : members)
-        pids.push_back(one.id.pid);
-    return release_mps_clients(mps, pids);
+// A process in state D may hold what reading its environment waits for: it is passed over.
+std::string mps_pipes_of(const TreeMember& one, const ProcessTable::Care& care) {
+    if (!care.mps_pipe_directory.empty())
+        return care.mps_pipe_directory;
+    const auto its =
+        one.state == 'D' ? std::nullopt : proc::environment(one.id.pid, kEnvironmentBytesMax);
+    return its ? proc::variable(*its, kMpsPipes).value_or("") : care.mps_unread;
 }
 
 } // namespace
+
+ProcessTable::Askers ProcessTable::Askers::real() {
+    return {release_mps_clients, berth::held_on_gpus};
+}
+
+// Nothing is known of them: they are looked at again.
+ProcessTable::Look ProcessTable::Look::of_failure(Error error) {
+    Look look;
+    look.refused = "its processes could not be looked at: " + error.message;
+    return look;
+}
+
+void ProcessTable::stop() {
+    looker_.stop();
+    mps_.stop();
+    driver_.stop();
+    for (auto& [name, entry] : entries_)
+        entry.again.cancel();
+}
 
 Result<node::ProcessRef> ProcessTable::start(const node::InstanceName& instance,
                                              const SpawnOptions& options) {
@@ -98,7 +123,11 @@ Status ProcessTable::adopt_rest(const node::InstanceName& instance, const node::
     entry.known = ids_of(members);
     entry.ended_at = std::chrono::steady_clock::now();
     Entry& kept = entries_.insert_or_assign(instance, std::move(entry)).first->second;
-    sweep(instance, kept);
+    // Not before the node knows of it: how it may be ended, the node's state says.
+    kept.again.set(context_, std::chrono::milliseconds(0), [this, instance, process] {
+        if (Entry* now = find(instance, process))
+            sweep(instance, *now);
+    });
     return {};
 }
 
@@ -193,7 +222,8 @@ void ProcessTable::move(const node::InstanceName& instance, Entry& entry, int nu
             Entry* now = find(instance, ref);
             if (now == nullptr)
                 return;
-            now->known = ids_of(look.members);
+            if (look.refused.empty())
+                now->known = ids_of(look.members);
             if (now->asked != asked || now->leader_ended)
                 return;
             if (!stops || look.still)
@@ -209,27 +239,69 @@ void ProcessTable::move(const node::InstanceName& instance, Entry& entry, int nu
 
 void ProcessTable::kill(const node::InstanceName& instance, Entry& entry) {
     const Care care = observer_.care(instance);
-    if (care.mps_pipe_directory.empty())
+    if (care.no_mps)
         (void)entry.process.signal_group(SIGKILL);
-    looker_.run(
-        [query = query_of(entry, care), mps = care.mps_pipe_directory] {
-            Look look;
-            look.members = find_tree(query);
-            if (auto released = release_work(look.members, mps); !released) {
-                look.refused = released.error().message; // it goes on as if nobody had asked
-            } else {
-                signal_all(look.members, SIGKILL);
+    const auto told = [this, instance, ref = entry.ref, asked = entry.asked](Look look) {
+        Entry* now = find(instance, ref);
+        if (now == nullptr)
+            return;
+        add_known(now->known, look.members);
+        if (!look.refused.empty() && now->asked == asked && !now->leader_ended)
+            observer_.kill_refused(instance, ref, std::move(look.refused));
+    };
+    looker_.run([query = query_of(entry, care), care] { return look_and_end(query, care); },
+                [this, told](Look look) {
+                    if (look.clients.empty())
+                        return told(std::move(look));
+                    end_clients(std::move(look), told);
+                });
+}
+
+// Whoever is no client of MPS is ended at once; where there is one, end_clients() ends them all.
+ProcessTable::Look ProcessTable::look_and_end(const TreeQuery& query, const Care& care) {
+    Look look;
+    look.members = find_tree(query);
+    if (!care.no_mps)
+        for (const TreeMember& one : look.members)
+            if (std::string pipes = mps_pipes_of(one, care); !pipes.empty())
+                look.clients[std::move(pipes)].push_back(one.id);
+    if (look.clients.empty())
+        signal_all(look.members, SIGKILL);
+    return look;
+}
+
+// Before SIGKILL under CUDA MPS: its work ends first. A stopped client would let the daemon wait
+// for it (seen on an H200: terminate_client answers once the process runs again), so it runs until
+// then. Where that is refused it goes on as if nobody had asked.
+void ProcessTable::end_clients(Look look, std::function<void(Look)> then) {
+    mps_.run(
+        [look = std::move(look), release = askers_.release_mps]() mutable {
+            signal_all(look.members, SIGCONT);
+            for (const auto& [pipes, clients] : look.clients) {
+                std::vector<int> pids; // of those that have not ended meanwhile
+                for (const ProcessId& one : clients)
+                    if (is_alive(one))
+                        pids.push_back(one.pid);
+                if (auto released = release(pipes, pids); !released) {
+                    look.refused = released.error().message;
+                    return std::move(look);
+                }
             }
-            return look;
+            signal_all(look.members, SIGKILL);
+            return std::move(look);
         },
-        [this, instance, ref = entry.ref, asked = entry.asked](Look look) {
-            Entry* now = find(instance, ref);
-            if (now == nullptr)
-                return;
-            now->known = ids_of(look.members);
-            if (!look.refused.empty() && now->asked == asked && !now->leader_ended)
-                observer_.kill_refused(instance, ref, std::move(look.refused));
-        });
+        std::move(then));
+}
+
+void ProcessTable::ask_driver(Look look, const Care& care, std::vector<ProcessId> all,
+                              std::function<void(Look)> then) {
+    driver_.run(
+        [look = std::move(look), care, all = std::move(all),
+         held_on_gpus = askers_.held_on_gpus]() mutable {
+            look.held = held_on_gpus(care, all);
+            return std::move(look);
+        },
+        std::move(then));
 }
 
 void ProcessTable::leader_ended(const node::InstanceName& instance, int pid) {
@@ -247,35 +319,29 @@ void ProcessTable::leader_ended(const node::InstanceName& instance, int pid) {
 
 // Ends what has outlived the leader, again and again until there is nothing.
 void ProcessTable::sweep(const node::InstanceName& instance, Entry& entry) {
-    entry.again.reset();
+    entry.again.cancel();
     const Care care = observer_.care(instance);
     std::vector<ProcessId> all = entry.known;
     all.push_back({entry.ref.pid, entry.ref.start_ticks});
-    looker_.run(
-        [query = query_of(entry, care), care, all] {
-            Look look;
-            look.members = find_tree(query);
-            if (auto released = release_work(look.members, care.mps_pipe_directory); !released)
-                look.refused = released.error().message;
-            else
-                signal_all(look.members, SIGKILL);
-            if (look.members.empty() && care.nvml != nullptr)
-                look.held = held_on_gpus(*care.nvml, care.gpus, all);
-            return look;
-        },
-        [this, instance, ref = entry.ref](Look look) {
-            if (Entry* now = find(instance, ref))
-                swept(instance, *now, std::move(look));
-        });
+    const auto told = [this, instance, ref = entry.ref](Look look) {
+        if (Entry* now = find(instance, ref))
+            swept(instance, *now, std::move(look));
+    };
+    looker_.run([query = query_of(entry, care), care] { return look_and_end(query, care); },
+                [this, care, all = std::move(all), told](Look look) {
+                    if (!look.clients.empty())
+                        return end_clients(std::move(look), told);
+                    if (look.members.empty() && look.refused.empty() && !care.gpus.empty())
+                        return ask_driver(std::move(look), care, all, told);
+                    told(std::move(look));
+                });
 }
 
 void ProcessTable::swept(const node::InstanceName& instance, Entry& entry, Look look) {
-    for (const ProcessId& id : ids_of(look.members))
-        if (std::find(entry.known.begin(), entry.known.end(), id) == entry.known.end())
-            entry.known.push_back(id);
+    add_known(entry.known, look.members);
     // An adopted leader is not ours to keep as a zombie: from here on its number may be another's.
     entry.recovered_rest = entry.recovered_rest || !entry.own_child;
-    if (look.members.empty() && look.held.empty()) {
+    if (look.members.empty() && look.held.empty() && look.refused.empty()) {
         Ended said = ended_of(instance, entry);
         (void)entry.process.try_wait(); // now its number may be another's
         entries_.erase(instance);
@@ -298,11 +364,7 @@ void ProcessTable::swept(const node::InstanceName& instance, Entry& entry, Look 
 
 void ProcessTable::later(Entry& entry, std::function<void()> then) {
     entry.pause = std::clamp(entry.pause * 2, kLookFirst, kLookMax);
-    entry.again = std::make_unique<boost::asio::steady_timer>(context_, entry.pause);
-    entry.again->async_wait([then = std::move(then)](boost::system::error_code error) {
-        if (!error)
-            then();
-    });
+    entry.again.set(context_, entry.pause, std::move(then));
 }
 
 } // namespace berth

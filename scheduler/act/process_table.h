@@ -3,12 +3,11 @@
 
 #include "base/process.h"
 #include "cache/memory/nvml.h"
+#include "scheduler/act/alarm.h"
 #include "scheduler/act/fd_watch.h"
 #include "scheduler/act/process_tree.h"
 #include "scheduler/act/worker_pool.h"
 #include "scheduler/node/types.h"
-
-#include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
 #include <functional>
@@ -24,7 +23,8 @@ namespace berth {
 // and the driver counts nothing for any of them; what outlives its leader is killed. Dropping the
 // table ends nobody.
 // Thread rule: the io_context's one thread; start() takes a fork, about a millisecond. Looking
-// through /proc, asking the driver and MPS are done on a thread of its own.
+// through /proc is done on a thread of its own; asking the driver and MPS, either of which may
+// hang, on others, so that only those wait for it whose end depends on it.
 class ProcessTable {
   public:
     struct Ended {
@@ -36,7 +36,10 @@ class ProcessTable {
     // What the table cannot know of an instance by itself.
     struct Care {
         std::string token_sha256;
-        std::string mps_pipe_directory; // empty: its processes are nobody's MPS clients
+        bool no_mps = false; // it has no GPU: its processes are nobody's MPS clients
+        // Else each one's environment says whose, as it was when it was started.
+        std::string mps_pipe_directory; // all of them, by its document
+        std::string mps_unread;         // of one whose environment cannot be read; empty: nobody's
         std::shared_ptr<const Nvml> nvml;
         std::vector<std::string> gpus; // that it has memory on
     };
@@ -51,11 +54,23 @@ class ProcessTable {
         std::function<Care(const node::InstanceName&)> care;
     };
 
-    ProcessTable(boost::asio::io_context& context, Observer observer)
-        : context_(context), observer_(std::move(observer)), looker_(context, 1) {}
+    // What may hang; for tests: others.
+    struct Askers {
+        // See release_mps_clients().
+        std::function<Status(const std::string& pipe_directory, const std::vector<int>& pids)>
+            release_mps;
+        // What the driver still counts for these, which have ended; empty: nothing.
+        std::function<std::string(const Care&, const std::vector<ProcessId>&)> held_on_gpus;
+        static Askers real();
+    };
+
+    ProcessTable(boost::asio::io_context& context, Observer observer,
+                 Askers askers = Askers::real())
+        : context_(context), observer_(std::move(observer)), askers_(std::move(askers)),
+          looker_(context, 1), mps_(context, kAskers), driver_(context, kAskers) {}
     ~ProcessTable() { stop(); }
     // Waits for a look that is under way; nothing is reported afterwards.
-    void stop() { looker_.stop(); }
+    void stop();
 
     Result<node::ProcessRef> start(const node::InstanceName& instance, const SpawnOptions& options);
     // A child that was made otherwise.
@@ -88,21 +103,28 @@ class ProcessTable {
         int status = 0;
         std::chrono::steady_clock::time_point ended_at;
         std::chrono::milliseconds pause{0}; // until the next look
-        std::unique_ptr<boost::asio::steady_timer> again;
+        Alarm again;
     };
     // What is found by a look, on the looking thread.
     struct Look {
         std::vector<TreeMember> members;
+        std::map<std::string, std::vector<ProcessId>> clients; // MPS's among them, by pipes
         bool still = false;
-        std::string refused; // why they may not be killed
+        std::string refused; // why they may not be killed, or could not be looked at
         std::string held;    // what the driver still counts
+        static Look of_failure(Error error);
     };
+    static constexpr size_t kAskers = 2;
     Result<node::ProcessRef> watch(const node::InstanceName& instance, Process process,
                                    bool own_child);
     Entry* find(const node::InstanceName& instance, const node::ProcessRef& process);
     TreeQuery query_of(const Entry& entry, const Care& care) const;
     void move(const node::InstanceName& instance, Entry& entry, int number);
     void kill(const node::InstanceName& instance, Entry& entry);
+    static Look look_and_end(const TreeQuery& query, const Care& care);
+    void end_clients(Look look, std::function<void(Look)> then);
+    void ask_driver(Look look, const Care& care, std::vector<ProcessId> all,
+                    std::function<void(Look)> then);
     void leader_ended(const node::InstanceName& instance, int pid);
     void sweep(const node::InstanceName& instance, Entry& entry);
     void swept(const node::InstanceName& instance, Entry& entry, Look look);
@@ -111,8 +133,12 @@ class ProcessTable {
 
     boost::asio::io_context& context_;
     Observer observer_;
+    Askers askers_;
     std::map<node::InstanceName, Entry> entries_;
-    WorkerPool looker_; // before the entries: its results refer to them
+    // Ended before the entries, to which their results refer.
+    WorkerPool looker_;
+    WorkerPool mps_;
+    WorkerPool driver_;
 };
 
 } // namespace berth

@@ -46,6 +46,8 @@ void take_slicing(node::WeightsAdopted& event, const std::string& document) {
 }
 
 void find_by_token(node::ProcessRef& process, const std::string& token_sha256) {
+    if (token_sha256.empty())
+        return;
     if (const auto found = find_process_by_token(token_sha256))
         process = {found->pid, found->start_ticks};
 }
@@ -221,18 +223,20 @@ void NodeActor::recover_instances(const StoredState& stored, Recovery& recovery)
         node::InstanceRecovered& event = recovered->event;
         // Its start was on record; whether it was started before the one who was to had died, its
         // token tells. A process that nobody started is not waited for.
-        if (event.process.pid == 0 && (event.state == node::InstanceState::kStarting ||
-                                       event.state == node::InstanceState::kPreempting)) {
+        if (event.process.pid == 0) {
             find_by_token(event.process, event.token_sha256);
-            event.never_started = !event.process && !has_unborn_sibling();
+            const bool may_be_coming = event.state == node::InstanceState::kStarting ||
+                                       event.state == node::InstanceState::kPreempting;
+            event.never_started = may_be_coming && !event.process && !has_unborn_sibling();
         }
         for (node::RankProcess& one : event.others) {
             if (!one.process)
                 find_by_token(one.process, one.token_sha256);
             event.never_started = event.never_started && !one.process;
         }
+        std::vector<uint32_t> gone;
         if (event.ranks > 1)
-            adopt_crew(event);
+            gone = adopt_ranks(event);
         else
             adopt_process(event);
         for (uint32_t rank = 0; rank < event.devices.size(); ++rank)
@@ -241,7 +245,11 @@ void NodeActor::recover_instances(const StoredState& stored, Recovery& recovery)
                                        recovered->gate_slots[rank]);
         ++recovery.instances;
         recovery.instances_alive += event.alive ? 1 : 0;
-        context_.post(std::move(event));
+        context_.post(event);
+        // Behind the node's hearing of it: how its processes may be ended, its record says.
+        if (event.ranks > 1 && event.alive)
+            crews_.adopt(event.name, event.token_sha256, event.process, event.others, event.starts,
+                         gone);
     }
     crews_.tidy();
 }
@@ -256,8 +264,8 @@ void NodeActor::adopt_process(node::InstanceRecovered& event) {
     event.alive = processes_.adopt_rest(event.name, event.process, event.token_sha256).has_value();
 }
 
-// All ranks are found, or what there is of them is ended.
-void NodeActor::adopt_crew(node::InstanceRecovered& event) {
+// Those that are not there; what there is of the others is ended then.
+std::vector<uint32_t> NodeActor::adopt_ranks(node::InstanceRecovered& event) {
     event.others.resize(event.ranks - 1); // of an earlier one there may be no word
     std::vector<uint32_t> gone;
     for (uint32_t rank = 0; rank < event.ranks; ++rank) {
@@ -274,9 +282,7 @@ void NodeActor::adopt_crew(node::InstanceRecovered& event) {
             gone.push_back(rank);
         }
     }
-    if (event.alive)
-        crews_.adopt(event.name, event.token_sha256, event.process, event.others, event.starts,
-                     gone);
+    return gone;
 }
 
 void NodeActor::recover_operations(const StoredState& stored, Recovery& recovery) {

@@ -19,6 +19,12 @@ const std::string& device_of(const SpawnOptions& options) {
     return found == options.environment.end() ? none : found->second;
 }
 
+Error withdrawn() {
+    return {ErrorCode::kUnavailable,
+            "it was preempted, deleted or given up before its process had begun", "StartWithdrawn",
+            0};
+}
+
 } // namespace
 
 void NodeActor::expect_engines(const policies::Documents& documents) {
@@ -28,21 +34,43 @@ void NodeActor::expect_engines(const policies::Documents& documents) {
             return zygote_.expect();
 }
 
+// Else none is made: it was preempted, deleted or given up since its start was decided. Where a
+// later start has taken its place, or nobody counts with one any more, there is no word to say.
+bool NodeActor::is_wanted(const node::InstanceName& instance, uint64_t number,
+                          const node::InstanceName& rank_name) {
+    if (is_due(context_.state(), instance, number))
+        return true;
+    log::info("start {} of instance={} is not wanted any more", number, rank_name.value);
+    if (is_expected(context_.state(), instance, number))
+        crews_.hear(rank_name, node::ProcessStartFailed{rank_name, withdrawn()});
+    return false;
+}
+
+// It waits for something, and is to be ended.
+void NodeActor::withdraw(const node::InstanceName& instance) {
+    const auto start = starts_.withdraw(instance);
+    if (start && is_expected(context_.state(), instance, start->number))
+        context_.post(node::ProcessStartFailed{instance, withdrawn()});
+}
+
 void NodeActor::start_process(const node::StartProcess& start, const Status& recorded) {
-    const std::vector<std::string> tokens = std::move(tokens_[start.instance]);
-    tokens_.erase(start.instance);
     auto failed = [&](Error error) {
         context_.post(node::ProcessStartFailed{start.instance, std::move(error)});
     };
     // Without its record an engine could not be found again after a crash: none is started.
     if (!recorded)
         return failed(recorded.error());
+    const std::vector<std::string>* announced = starts_.tokens_of(start);
+    if (!is_wanted(start.instance, start.number, start.instance))
+        return;
+    if (announced == nullptr)
+        return failed(Error{ErrorCode::kInternal, "no token was made for it", "NoToken", 0});
     auto device = context_.environments.find(start.devices.front());
     bool on_gpu = device != context_.environments.end() && device->second.device_kind == "cuda";
-    if (on_gpu && mps_.wanted() && mps_.is_starting()) {
-        tokens_[start.instance] = tokens;
-        return waiting_for_mps_.push_back(start);
-    }
+    if (on_gpu && mps_.wanted() && mps_.is_starting())
+        return starts_.wait(start);
+    const std::vector<std::string> tokens =
+        *announced; // they go as the node hears of the last rank
     LaunchedRank place;
     if (start.ranks > 1) {
         std::vector<std::string> hashes;
@@ -72,8 +100,8 @@ Result<NodeActor::Starting> NodeActor::prepare(const node::StartProcess& start,
     options.environment["BERTH_LOADER"] = context_.paths.program_dir + "/berth-loader";
     if (on_gpu)
         share_by_mps(start, options);
-    Starting starting{rank_name(start.instance, place.rank), sha256_hex(token), std::move(options),
-                      nullptr};
+    Starting starting{start.instance,    start.number,       rank_name(start.instance, place.rank),
+                      sha256_hex(token), std::move(options), nullptr};
     // Rank 0 has the front end.
     if (!start.spec.engine.listen.empty() && place.rank == 0)
         BERTH_TRY(pass_socket(start, starting));
@@ -92,6 +120,11 @@ void NodeActor::launch(const Starting& starting) {
     if (auto why = zygote_.why_not(starting.options))
         return execute(starting, *why);
     zygote_.fork(starting.options, [this, starting](Result<ZygoteLink::Newborn> born) {
+        if (!is_wanted(starting.instance, starting.number, starting.rank_name)) {
+            if (born)
+                zygote_.discard(std::move(*born));
+            return;
+        }
         if (!born)
             return execute(starting, born.error().message);
         auto process = processes_.take(starting.rank_name, std::move(born->process));
@@ -136,7 +169,7 @@ void NodeActor::mps_changed() {
     else if (context_.mps.wanted)
         context_.note(true, object, "MpsAbsent", mps_.why() + "; the node shares by its gates");
     engines_.tell_rules();
-    for (const node::StartProcess& start : std::exchange(waiting_for_mps_, {}))
+    for (const node::StartProcess& start : starts_.take_waiting())
         start_process(start, {});
 }
 

@@ -86,7 +86,7 @@ void TierRuns::load(const node::StartLoad& load) {
                                         "TierFailed", 0});
     looking_.insert(load.load);
     using Changes = Result<std::vector<FieldDifference>>;
-    workers_.run(
+    workers_.checkpoints.run(
         [document = set->fingerprint_json, path = load.key.path] {
             return changes_on_disk(document, path);
         },
@@ -158,10 +158,11 @@ void TierRuns::prepare_image(const node::StartCopy& copy) {
     struct Prepared {
         Status status;
         Tidied tidied;
+        static Prepared of_failure(Error error) { return {fail(std::move(error)), {}}; }
     };
     const ResidentSet* set = find(copy.set, copy.source);
     looking_.insert(copy.load);
-    workers_.run(
+    workers_.images.run(
         [folder = folder_, path = std::filesystem::path(copy.file).parent_path().string(),
          kept = kept_images(copy.load), bytes = set != nullptr ? set->bytes() : 0] {
             Prepared prepared;
@@ -255,7 +256,7 @@ void TierRuns::kill(node::LoadId id) {
 void TierRuns::remove_image(const node::DropWeights& drop,
                             std::function<void(const Status&)> then) {
     const node::WeightSet* copy = node::find_set(context_.state(), drop.set, drop.device);
-    workers_.run(
+    workers_.images.run(
         [file = copy != nullptr ? copy->file : std::string()]() -> Status {
             if (!file.empty() && ::unlink(file.c_str()) != 0 && errno != ENOENT)
                 return fail_errno("removing " + file);
@@ -271,15 +272,16 @@ std::set<std::string> TierRuns::kept_images(node::LoadId but) const {
 }
 
 void TierRuns::tidy(const node::TidyImages& tidy) {
-    workers_.run([folder = folder_, path = tidy.folder,
-                  kept = kept_images()] { return folder->tidy(path, kept); },
-                 [this, path = tidy.folder](const Tidied& tidied) {
-                     report(tidied);
-                     if (!tidied.refused.empty())
-                         log::warn("{}: {}; what earlier writers of images may have left there "
-                                   "stays, going on",
-                                   path, tidied.refused);
-                 });
+    workers_.images.run([folder = folder_, path = tidy.folder,
+                         kept = kept_images()] { return folder->tidy(path, kept); },
+                        [this, path = tidy.folder](const Tidied& tidied) {
+                            report(tidied);
+                            if (!tidied.refused.empty())
+                                log::warn(
+                                    "{}: {}; what earlier writers of images may have left there "
+                                    "stays, going on",
+                                    path, tidied.refused);
+                        });
 }
 
 void TierRuns::report(const Tidied& tidied) {

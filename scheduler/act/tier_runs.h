@@ -6,7 +6,7 @@
 #include "scheduler/act/image_folder.h"
 #include "scheduler/act/loader_runs.h"
 #include "scheduler/act/node_context.h"
-#include "scheduler/act/worker_pool.h"
+#include "scheduler/act/workers.h"
 
 #include <functional>
 #include <map>
@@ -25,11 +25,12 @@ namespace berth {
 // is removed: when a policy names the folder, before the next image is written, and when a writer
 // has ended without an image on record.
 //
-// Thread rule: the decision thread; files are looked at and removed by the workers, in the order of
-// the calls (there is one thread of them). The context, the loaders and the workers outlive it.
+// Thread rule: the decision thread; files are looked at and removed by the workers, images in the
+// order of the calls (there is one thread of them). The context, the loaders and the workers
+// outlive it.
 class TierRuns {
   public:
-    TierRuns(NodeContext& context, LoaderRuns& loaders, WorkerPool& workers)
+    TierRuns(NodeContext& context, LoaderRuns& loaders, Workers& workers)
         : context_(context), loaders_(loaders), workers_(workers) {}
     TierRuns(const TierRuns&) = delete;
     TierRuns& operator=(const TierRuns&) = delete;
@@ -65,7 +66,7 @@ class TierRuns {
 
     NodeContext& context_;
     LoaderRuns& loaders_;
-    WorkerPool& workers_;
+    Workers& workers_;
     std::set<node::LoadId> looking_; // their files are being looked at
     std::shared_ptr<ImageFolder> folder_ = std::make_shared<ImageFolder>(); // the workers' too
     std::set<std::string> left_alone_;

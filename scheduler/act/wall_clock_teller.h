@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "scheduler/act/alarm.h"
 #include "scheduler/node/event.h"
-
-#include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
 #include <ctime>
@@ -17,25 +16,22 @@ class WallClockTeller {
   public:
     using Tell = std::function<void(node::WallClockTold)>;
     WallClockTeller(boost::asio::io_context& context, Tell tell)
-        : timer_(context), tell_(std::move(tell)) {}
+        : context_(context), tell_(std::move(tell)) {}
 
     void start() {
         const std::time_t now = std::time(nullptr);
         std::tm local{};
         ::localtime_r(&now, &local);
         tell_({now, local.tm_gmtoff});
-        timer_.expires_after(kInterval);
-        timer_.async_wait([this](boost::system::error_code error) {
-            if (!error)
-                start();
-        });
+        again_.set(context_, kInterval, [this] { start(); });
     }
-    void stop() { timer_.cancel(); }
+    void stop() { again_.cancel(); }
 
   private:
     static constexpr std::chrono::seconds kInterval{60};
-    boost::asio::steady_timer timer_;
+    boost::asio::io_context& context_;
     Tell tell_;
+    Alarm again_;
 };
 
 } // namespace berth

@@ -65,7 +65,7 @@ ZygoteLink::ZygoteLink(boost::asio::io_context& context, Settings settings)
 }
 
 void ZygoteLink::stop() {
-    again_.reset();
+    again_.cancel();
     pending_.clear();
     given_up_.clear();
     socket_watch_ = {};
@@ -88,30 +88,37 @@ bool ZygoteLink::is_program(const std::string& path) const {
 }
 
 void ZygoteLink::expect() {
-    if (state_ == State::kAbsent && !again_)
+    if (state_ == State::kAbsent && !again_.is_set())
         start_after(kSoon);
 }
 
 void ZygoteLink::start_after(milliseconds pause) {
-    again_ = std::make_unique<boost::asio::steady_timer>(context_, pause);
-    again_->async_wait([this](boost::system::error_code error) {
-        if (error)
-            return;
-        again_.reset();
-        start();
-    });
+    again_.set(context_, pause, [this] { start(); });
+}
+
+// After a pause that grows: what keeps it from living may pass, as a shortage of descriptors,
+// processes or memory does.
+void ZygoteLink::start_later(const std::string& what) {
+    state_ = State::kAbsent;
+    pause_ = std::clamp(pause_ * 2, kPauseFirst, kPauseMax);
+    why_ = fmt::format("{}; the next is started {:.0f} s later", what,
+                       std::chrono::duration<double>(pause_).count());
+    log::warn("{}; engines start by exec until then", why_);
+    start_after(pause_);
 }
 
 void ZygoteLink::start() {
     if (auto executed = execute(); !executed) {
-        log::warn("the zygote cannot be started: {}; engines start by exec",
-                  executed.error().message);
-        why_ = executed.error().message;
-        state_ = State::kUnfit;
+        end_it(); // of one that cannot be watched nothing would be known; it is reaped by then
+        start_later("the zygote cannot be started: " + executed.error().message);
     }
 }
 
 Status ZygoteLink::execute() {
+    if (process_)
+        (void)process_.try_wait(); // one that could not be watched
+    process_ = {};
+    socket_.reset();
     BERTH_ASSIGN(auto both, packet_pair());
     SpawnOptions options;
     options.command = zygote::command(settings_.program, settings_.with_gpu);
@@ -182,12 +189,7 @@ void ZygoteLink::ended() {
     socket_.reset();
     if (state_ == State::kUnfit)
         return;
-    state_ = State::kAbsent;
-    pause_ = std::clamp(pause_ * 2, kPauseFirst, kPauseMax);
-    why_ = fmt::format("the zygote ended ({}); the next is started {:.0f} s later", how,
-                       std::chrono::duration<double>(pause_).count());
-    log::warn("{}", why_);
-    start_after(pause_);
+    start_later(fmt::format("the zygote ended ({})", how));
 }
 
 void ZygoteLink::end_it() {
@@ -297,6 +299,12 @@ void ZygoteLink::answered(uint64_t id) {
 void ZygoteLink::finish(uint64_t id, Result<Newborn> born) {
     auto node = pending_.extract(id);
     node.mapped().then(std::move(born));
+}
+
+void ZygoteLink::discard(Newborn born) {
+    (void)::shutdown(born.waiting.get(), SHUT_WR);
+    given_up_.push_back({std::move(born.waiting), std::move(born.process), {}});
+    look_at(std::prev(given_up_.end()));
 }
 
 // It hears that it is not wanted any more; a zygote that does not answer is replaced.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/process.h"
+#include "scheduler/act/alarm.h"
 #include "scheduler/act/fd_watch.h"
 #include "scheduler/act/fork_rules.h"
 
@@ -56,6 +57,8 @@ class ZygoteLink {
     std::optional<std::string> why_not(const SpawnOptions& options);
     // Calls back once, maybe before it returns, with the new process or why there is none.
     void fork(const SpawnOptions& options, Then then);
+    // One that is not wanted any more: it ends, and is reaped.
+    void discard(Newborn born);
 
     struct Report {
         std::string state; // off, absent, starting, ready, unfit
@@ -81,6 +84,7 @@ class ZygoteLink {
         FdWatch watch;
     };
     void start_after(std::chrono::milliseconds pause);
+    void start_later(const std::string& what);
     void start();
     Status execute();
     void listen();
@@ -100,7 +104,7 @@ class ZygoteLink {
     State state_ = State::kAbsent;
     std::string why_;
     std::chrono::milliseconds pause_{0};
-    std::unique_ptr<boost::asio::steady_timer> again_;
+    Alarm again_;
     FileIdentity identity_; // of what it executed
     std::vector<std::string> environment_;
     Process process_;

@@ -110,6 +110,8 @@ class AdminApi {
     // known already.
     template <typename Event>
     boost::asio::awaitable<http::Response> begin(std::string request_id, Event event);
+    // What to answer where that request id began an operation that only the store knows by now.
+    boost::asio::awaitable<std::optional<http::Response>> begun_earlier(std::string request_id);
     boost::asio::awaitable<void> recorded();
     Status recordable() const;
     http::Response operation_reply(const node::OperationId& id, int status) const;
@@ -117,7 +119,7 @@ class AdminApi {
 
     Parts parts_;
     Audit audit_;
-    DriverFigures driver_figures_{parts_.context, parts_.actor.workers()};
+    DriverFigures driver_figures_{parts_.context, parts_.actor.workers().driver};
     bool ready_ = false;
     DoneRequests done_requests_; // of changes of documents
     class PolicyTurn;            // while one lives, policy_busy_

@@ -246,7 +246,8 @@ asio::awaitable<Response> AdminApi::devices(Request request) {
 asio::awaitable<Response> AdminApi::doctor(Request) {
     auto ask = [input = doctor_input(parts_.context, parts_.actor.keeper(),
                                      parts_.actor.zygote())] { return examine(input); };
-    std::vector<Check> checks = co_await run_on(parts_.context.io, parts_.actor.workers(), ask);
+    std::vector<Check> checks =
+        co_await run_on(parts_.context.io, parts_.actor.workers().driver, ask);
     json::array listed;
     for (const Check& check : checks)
         listed.push_back(json::object{{"name", check.name},

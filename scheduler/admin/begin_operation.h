@@ -8,6 +8,8 @@ namespace berth {
 
 template <typename Event>
 boost::asio::awaitable<http::Response> AdminApi::begin(std::string request_id, Event event) {
+    if (auto earlier = co_await begun_earlier(request_id))
+        co_return std::move(*earlier);
     bool known = false;
     node::OperationId id = parts_.context.operations.begin(request_id, known);
     if (known)

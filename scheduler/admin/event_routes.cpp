@@ -129,6 +129,7 @@ asio::awaitable<void> AdminApi::events(Request request, http::StreamPtr stream) 
     http::Headers headers;
     if (!co_await stream->start(200, "application/x-ndjson", headers))
         co_return;
+    PeerWaits waits(*request.peer);
     while (!request.peer->closed()) {
         std::vector<EventRecord> batch;
         if (log.covers(seen)) {
@@ -150,9 +151,7 @@ asio::awaitable<void> AdminApi::events(Request request, http::StreamPtr stream) 
         }
         if (!follow)
             co_return;
-        Signal::Waiter waiter = log.changed().waiter(std::chrono::steady_clock::now() + kHeartbeat);
-        request.peer->on_closed([waiter] { waiter->cancel(); });
-        co_await wait_on(waiter);
+        co_await waits.on(log.changed().waiter(std::chrono::steady_clock::now() + kHeartbeat));
         if (log.last_revision() == seen && !request.peer->closed()) {
             std::string heartbeat = "\n";
             if (!co_await stream->write(std::move(heartbeat)))

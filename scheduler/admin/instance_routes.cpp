@@ -164,7 +164,8 @@ asio::awaitable<Response> AdminApi::put_instance(Request request) {
     auto prepare = [book = parts_.policies, request, name] {
         return update_of(book, request, name);
     };
-    Result<Update> update = co_await run_on(parts_.context.io, parts_.actor.workers(), prepare);
+    Result<Update> update =
+        co_await run_on(parts_.context.io, parts_.actor.workers().documents, prepare);
     if (!update)
         co_return http::error_response(update.error());
     const bool dry_run = is_dry(request);
@@ -211,7 +212,7 @@ asio::awaitable<Response> AdminApi::delete_instance(Request request) {
         co_return change_refused(as_meant.error());
     auto prepare = [book = parts_.policies, name] { return book.prepare_without(name); };
     Result<PolicyBook::Change> change =
-        co_await run_on(parts_.context.io, parts_.actor.workers(), prepare);
+        co_await run_on(parts_.context.io, parts_.actor.workers().documents, prepare);
     if (!change)
         co_return http::error_response(change.error());
     const Response reply = removal_reply(shown(), name, is_dry(request), grace);

@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 #include "cache/weights/fingerprint.h"
+#include "scheduler/act/record_mapping.h"
 #include "scheduler/admin/absent.h"
 #include "scheduler/admin/begin_operation.h"
 #include "scheduler/admin/bodies.h"
@@ -88,6 +89,39 @@ asio::awaitable<void> AdminApi::recorded() {
     parts_.store.post({}, Durability::kIntent,
                       [done, &io](const Status&) { asio::post(io, [done] { done->cancel(); }); });
     (void)co_await done->async_wait(asio::as_tuple(asio::use_awaitable));
+}
+
+asio::awaitable<std::optional<Response>> AdminApi::begun_earlier(std::string request_id) {
+    if (request_id.empty() || parts_.context.operations.knows(request_id))
+        co_return std::nullopt;
+    using Found = Result<std::optional<OperationRecord>>;
+    asio::io_context& io = parts_.context.io;
+    auto found = std::make_shared<std::optional<Found>>();
+    auto done =
+        std::make_shared<asio::steady_timer>(io, std::chrono::steady_clock::now() + kRecordMax);
+    parts_.store.find_operation(request_id, [found, done, &io](Found record) {
+        asio::post(io, [found, done, record = std::move(record)]() mutable {
+            found->emplace(std::move(record));
+            done->cancel();
+        });
+    });
+    (void)co_await done->async_wait(asio::as_tuple(asio::use_awaitable));
+    if (!*found)
+        co_return http::error_response(
+            Error{ErrorCode::kUnavailable,
+                  fmt::format("nothing was begun, since it could not be looked up in time whether "
+                              "requestId '{}' has begun it already: send it again",
+                              request_id),
+                  "StoreSlow", 0});
+    if (!**found)
+        co_return http::error_response((*found)->error());
+    const std::optional<OperationRecord>& record = ***found;
+    if (!record)
+        co_return std::nullopt;
+    auto entry = operation_from(*record);
+    if (!entry)
+        co_return http::error_response(entry.error());
+    co_return http::json_response(views::operation(*entry));
 }
 
 void AdminApi::add_operation_routes(http::Router& router) {
@@ -176,11 +210,9 @@ asio::awaitable<Response> AdminApi::operation(Request request) {
         const OperationEntry* entry = parts_.context.operations.find(id);
         return entry != nullptr && entry->operation.state == node::OperationState::kRunning;
     };
-    while (running() && std::chrono::steady_clock::now() < until && !request.peer->closed()) {
-        Signal::Waiter waiter = changed.waiter(until);
-        request.peer->on_closed([waiter] { waiter->cancel(); });
-        co_await wait_on(waiter);
-    }
+    PeerWaits waits(*request.peer);
+    while (running() && std::chrono::steady_clock::now() < until && !request.peer->closed())
+        co_await waits.on(changed.waiter(until));
     co_return operation_reply(id, 200);
 }
 
@@ -218,7 +250,7 @@ asio::awaitable<void> AdminApi::look_for_changes(node::LoadRequested wanted) {
             return changes_on_disk(document, path);
         };
         Result<std::vector<FieldDifference>> changes =
-            co_await run_on(parts_.context.io, parts_.actor.workers(), look);
+            co_await run_on(parts_.context.io, parts_.actor.workers().checkpoints, look);
         if (!changes || changes->empty())
             continue;
         stale.differences = difference_table(*changes);

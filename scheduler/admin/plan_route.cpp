@@ -3,6 +3,7 @@
 // or JSON {"class": ..., "memory": "8Gi", "device": ...}. Nothing is changed or recorded.
 #include "scheduler/admin/admin_api.h"
 
+#include "base/folder.h"
 #include "base/json.h"
 #include "policies/yaml.h"
 #include "scheduler/act/record_mapping.h"
@@ -28,12 +29,17 @@ int64_t milliseconds(Nanoseconds duration) {
 
 // What a checkpoint that was never loaded holds, as its files tell.
 uint64_t checkpoint_bytes(const std::string& path) {
-    std::error_code error;
     uint64_t bytes = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(path, error))
-        if (entry.path().extension() == ".safetensors")
-            if (const auto size = std::filesystem::file_size(entry.path(), error); !error)
-                bytes += size;
+    const auto files = entries_of(path);
+    if (!files)
+        return bytes; // a folder that cannot be read holds nothing that could be loaded
+    for (const std::string& file : *files) {
+        std::error_code error;
+        if (!file.ends_with(".safetensors"))
+            continue;
+        if (const auto size = std::filesystem::file_size(file, error); !error)
+            bytes += size;
+    }
     return bytes;
 }
 
@@ -156,7 +162,7 @@ asio::awaitable<Response> AdminApi::plan(Request request) {
         json::object shown = answer_json(WhatIf::play(copy, *question, now), copy.policy.mode);
         return http::json_response(shown);
     };
-    co_return co_await run_on(parts_.context.io, parts_.actor.workers(), work);
+    co_return co_await run_on(parts_.context.io, parts_.actor.workers().questions, work);
 }
 
 } // namespace berth

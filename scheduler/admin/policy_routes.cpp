@@ -147,7 +147,7 @@ asio::awaitable<Response> AdminApi::validate_policy(Request request) {
                            {"effective", change->after->effective}};
         return http::json_response(shown);
     };
-    co_return co_await run_on(parts_.context.io, parts_.actor.workers(), work);
+    co_return co_await run_on(parts_.context.io, parts_.actor.workers().questions, work);
 }
 
 asio::awaitable<Response> AdminApi::diff_policy(Request request) {
@@ -168,7 +168,7 @@ asio::awaitable<Response> AdminApi::diff_policy(Request request) {
         shown["etag"] = book.tag();
         return http::json_response(shown);
     };
-    co_return co_await run_on(parts_.context.io, parts_.actor.workers(), work);
+    co_return co_await run_on(parts_.context.io, parts_.actor.workers().questions, work);
 }
 
 // Holds from now on, once it is on disk. The caller has the turn.
@@ -204,7 +204,7 @@ asio::awaitable<Response> AdminApi::put_policy(Request request) {
     // Reading and printing a thousand documents takes longer than a decision may wait.
     auto prepare = [book = parts_.policies, request] { return prepared(book, request); };
     Result<PolicyBook::Change> change =
-        co_await run_on(parts_.context.io, parts_.actor.workers(), prepare);
+        co_await run_on(parts_.context.io, parts_.actor.workers().documents, prepare);
     if (!change)
         co_return http::error_response(change.error());
     if (is_dry(request))

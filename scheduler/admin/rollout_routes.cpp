@@ -152,7 +152,7 @@ asio::awaitable<Response> AdminApi::roll_out(Request request) {
         return document_of(book, request, text);
     };
     Result<policies::InstanceSpec> spec =
-        co_await run_on(parts_.context.io, parts_.actor.workers(), prepare);
+        co_await run_on(parts_.context.io, parts_.actor.workers().documents, prepare);
     if (!spec)
         co_return http::error_response(spec.error());
     event->instance = name;
@@ -211,7 +211,7 @@ asio::awaitable<void> AdminApi::adopt(policies::InstanceSpec spec) {
     const policies::SourceText text{"rollout/" + spec.name, policies::effective_yaml(spec)};
     auto prepare = [book = parts_.policies, text] { return book.prepare({text}); };
     Result<PolicyBook::Change> change =
-        co_await run_on(parts_.context.io, parts_.actor.workers(), prepare);
+        co_await run_on(parts_.context.io, parts_.actor.workers().documents, prepare);
     Status held = change ? Status() : Status(fail(change.error()));
     if (held) {
         std::string words = fmt::format("instance {} changed by its rollout", spec.name);

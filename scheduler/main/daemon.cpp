@@ -214,8 +214,9 @@ void Daemon::reload() {
         return;
     }
     // Reading and checking a thousand documents takes longer than a decision may wait.
-    actor_->workers().run([book = book_] { return book.prepare_reload(); },
-                          [this](const Result<PolicyBook::Change>& read) { reloaded(read); });
+    actor_->workers().documents.run(
+        [book = book_] { return book.prepare_reload(); },
+        [this](const Result<PolicyBook::Change>& read) { reloaded(read); });
 }
 
 void Daemon::reloaded(const Result<PolicyBook::Change>& read) {

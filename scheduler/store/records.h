@@ -32,7 +32,7 @@ struct InstanceRecord {
 
 struct OperationRecord {
     std::string id;         // key
-    std::string request_id; // unique where not empty
+    std::string request_id; // the newest under it has it; empty: none
     std::string kind;
     std::string instance;
     std::string mode;

@@ -56,9 +56,15 @@ void put(SQLite::Database& database, const InstanceRecord& row) {
         .run();
 }
 
-// An operation keeps its place in the sequence when it is written again; a request id that another
-// operation has is a constraint failure, never a silent replacement.
+// An operation keeps its place in the sequence when it is written again. Where an older one has its
+// request id, the newest has it from then on: what is past is no reason to refuse a batch, which
+// has what is, too.
 void put(SQLite::Database& database, const OperationRecord& row) {
+    if (!row.request_id.empty())
+        Binder(database, "UPDATE operations SET request_id = NULL WHERE request_id = ? AND id != ?")
+            .text(row.request_id)
+            .text(row.id)
+            .run();
     Binder(database,
            "INSERT INTO operations (id, request_id, kind, instance, mode, state, phases, "
            "bytes_freed, error, started_ms, ended_ms, extra) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) "
@@ -92,7 +98,9 @@ void put(SQLite::Database& database, const DecisionRecord& row) {
 
 void put(SQLite::Database& database, const EventRecord& row) {
     Binder(database, "INSERT INTO events (revision, time_ms, kind, object, reason, message) "
-                     "VALUES (?,?,?,?,?,?)")
+                     "VALUES (?,?,?,?,?,?) ON CONFLICT (revision) DO UPDATE SET "
+                     "time_ms = excluded.time_ms, kind = excluded.kind, object = excluded.object, "
+                     "reason = excluded.reason, message = excluded.message")
         .integer(row.revision)
         .integer(row.time_ms)
         .text(row.kind)
@@ -211,6 +219,19 @@ void continue_revisions(SQLite::Database& database, int64_t last_revision) {
         .text("events")
         .integer(last_revision)
         .run();
+}
+
+std::optional<OperationRecord> find_operation(SQLite::Database& database,
+                                              const std::string& request_id) {
+    SQLite::Statement statement(database,
+                                "SELECT id, ifnull(request_id, ''), kind, instance, mode, state, "
+                                "phases, bytes_freed, error, started_ms, ended_ms, extra "
+                                "FROM operations WHERE request_id = ?");
+    statement.bind(1, request_id);
+    if (!statement.executeStep())
+        return std::nullopt;
+    Columns columns(statement);
+    return read_operation(columns);
 }
 
 StoredState load(SQLite::Database& database, const LoadLimits& limits) {

@@ -7,7 +7,9 @@
 
 #include <SQLiteCpp/SQLiteCpp.h>
 
+#include <optional>
 #include <string>
+#include <vector>
 
 // The tables and their rows; private to the store. Exceptions of SQLiteCpp go through: the store
 // catches them at its boundary (see store_error).
@@ -37,6 +39,8 @@ bool trim(SQLite::Database& database, const StoreLimits& limits, int64_t now_ms)
 int64_t first_revision(SQLite::Database& database);
 StoredState load(SQLite::Database& database, const LoadLimits& limits);
 std::vector<EventRecord> read_events(SQLite::Database& database, int64_t since, int64_t limit);
+std::optional<OperationRecord> find_operation(SQLite::Database& database,
+                                              const std::string& request_id);
 
 // The typed error of a failure in SQLite.
 Error store_error(const std::string& path, const SQLite::Exception& exception);

@@ -54,7 +54,11 @@ void Store::post(std::vector<StoreWrite> batch, Durability durability, Completio
 }
 
 void Store::read_events(int64_t since, int64_t limit, EventsCompletion completion) {
-    worker_->push(Worker::Read{since, limit, std::move(completion)});
+    worker_->push(Worker::ReadEvents{since, limit, std::move(completion)});
+}
+
+void Store::find_operation(std::string request_id, OperationCompletion completion) {
+    worker_->push(Worker::FindOperation{std::move(request_id), std::move(completion)});
 }
 
 void Store::watch(Watcher watcher) {

@@ -59,11 +59,11 @@ struct StoreStatus {
 
 // berthd's memory across its own death: one SQLite database, written on one worker thread.
 //
-// Thread rule: post(), read_events(), watch() and the destructor are called from one thread (the
-// decision thread) and never block on the disk; completions and the watcher run on the worker
-// thread, so they only post. status() may be called from any thread. A batch is one transaction:
-// all of it or nothing is there after a crash, and batches are written in the order they were
-// posted. The destructor writes what is queued, if that is possible, then joins.
+// Thread rule: post(), read_events(), find_operation(), watch() and the destructor are called from
+// one thread (the decision thread) and never block on the disk; completions and the watcher run on
+// the worker thread, so they only post. status() may be called from any thread. A batch is one
+// transaction: all of it or nothing is there after a crash, and batches are written in the order
+// they were posted. The destructor writes what is queued, if that is possible, then joins.
 //
 // A disk that refuses (full, read-only, locked, broken, gone) fails no batch: the batch waits, the
 // watcher is told why, reads go on, and the worker tries again until it succeeds. A database that
@@ -95,6 +95,10 @@ class Store {
     // Events with a revision above `since`, oldest first, at most `limit`. Reads do not wait for
     // writes that were posted before.
     void read_events(int64_t since, int64_t limit, EventsCompletion completion);
+
+    using OperationCompletion = std::function<void(Result<std::optional<OperationRecord>>)>;
+    // The newest operation that was begun under that request id, as long as it is kept. As above.
+    void find_operation(std::string request_id, OperationCompletion completion);
 
     using Watcher = std::function<void(StoreReport)>;
     // Called at once with how things are, and from then on with each change.

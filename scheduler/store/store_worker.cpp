@@ -166,7 +166,7 @@ void Store::Worker::read_next(Lock& lock) {
     reads_.pop_front();
     busy_ = true;
     lock.unlock();
-    job.completion(read(job));
+    std::visit([this](const auto& one) { answer(one); }, job);
     job = {};
     lock.lock();
     busy_ = false;
@@ -321,15 +321,28 @@ void Store::Worker::shorten_log() {
     log_told_ = held;
 }
 
-Result<std::vector<EventRecord>> Store::Worker::read(const Read& read) {
+template <typename Look>
+auto Store::Worker::read(Look look) -> Result<decltype(look(std::declval<SQLite::Database&>()))> {
     if (!file_.database)
         return fail(ErrorCode::kUnavailable, fmt::format("{}: the database is not open now", path_),
                     "StoreUnreachable");
     try {
-        return schema::read_events(*file_.database, read.since, read.limit);
+        return look(*file_.database);
     } catch (const SQLite::Exception& exception) {
         return fail(schema::store_error(path_, exception));
     }
+}
+
+void Store::Worker::answer(const ReadEvents& asked) {
+    asked.completion(read([&asked](SQLite::Database& database) {
+        return schema::read_events(database, asked.since, asked.limit);
+    }));
+}
+
+void Store::Worker::answer(const FindOperation& asked) {
+    asked.completion(read([&asked](SQLite::Database& database) {
+        return schema::find_operation(database, asked.request_id);
+    }));
 }
 
 } // namespace berth

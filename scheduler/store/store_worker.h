@@ -7,6 +7,8 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <variant>
 
 namespace berth {
 
@@ -19,11 +21,16 @@ class Store::Worker {
         Durability durability = Durability::kRecord;
         Completion completion;
     };
-    struct Read {
+    struct ReadEvents {
         int64_t since = 0;
         int64_t limit = 0;
         EventsCompletion completion;
     };
+    struct FindOperation {
+        std::string request_id;
+        OperationCompletion completion;
+    };
+    using Read = std::variant<ReadEvents, FindOperation>;
 
     Worker(std::string path, std::string mirror_path, StoreLimits limits, DatabaseFile file,
            std::optional<Error> trouble);
@@ -61,7 +68,10 @@ class Store::Worker {
     void mirror(const std::vector<StoreWrite>& batch);
     void take_care(); // of the sizes, between two batches
     void shorten_log();
-    Result<std::vector<EventRecord>> read(const Read& read);
+    void answer(const ReadEvents& read);
+    void answer(const FindOperation& find);
+    template <typename Look>
+    auto read(Look look) -> Result<decltype(look(std::declval<SQLite::Database&>()))>;
     int64_t wal_bytes() const;
 
     const std::string path_;

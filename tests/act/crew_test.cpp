@@ -38,6 +38,7 @@ class CrewTest : public testing::Test {
             EXPECT_EQ(process, process_of(rank));
             killed_.push_back(rank);
         };
+        hands.renew = [this](uint32_t rank) { renewed_.push_back(rank); };
         hands.later = [this](Nanoseconds delay, std::function<void()> deed) {
             later_.emplace_back(delay, std::move(deed));
         };
@@ -110,6 +111,7 @@ class CrewTest : public testing::Test {
     std::optional<Crew> crew_;
     std::vector<node::Event> told_;
     std::vector<uint32_t> killed_;
+    std::vector<uint32_t> renewed_;
     std::vector<std::pair<Nanoseconds, std::function<void()>>> later_;
     bool over_ = false;
     bool comes_up_ = true;
@@ -174,6 +176,37 @@ TEST_F(CrewTest, ItIsConnectedWhileAllRanksAre) {
     EXPECT_TRUE(told_.empty());
     open(0);
     only<node::SessionOpened>();
+}
+
+// What rank 0 said when it connected is older than the commands since: taken for what is, it would
+// end a healthy instance for more than its grant, or offload one that runs.
+TEST_F(CrewTest, WhenOneIsBackTheOthersSayAnewWhereTheyAre) {
+    make(3);
+    for (uint32_t rank = 0; rank < 3; ++rank)
+        start(rank);
+    for (uint32_t rank = 0; rank < 3; ++rank)
+        open(rank, EngineHeld::kOffloaded, 900);
+    EXPECT_TRUE(renewed_.empty()) << "all of it is new";
+    told_.clear();
+    ask(1, node::CommandKind::kRestore); // and shrunk since
+    for (uint32_t rank = 0; rank < 3; ++rank)
+        answer(rank, 1);
+    told_.clear();
+    crew_->hear(1, node::SessionClosed{kName});
+    only<node::SessionClosed>();
+    EXPECT_TRUE(renewed_.empty()) << "it may be about to end";
+    say(0, EngineState::kFailed, "RankLost", "still heard");
+    open(1, EngineHeld::kNothing, 5);
+    EXPECT_EQ(renewed_, (std::vector<uint32_t>{0, 2}));
+    crew_->hear(0, node::SessionClosed{kName});
+    open(0, EngineHeld::kNothing, 5);
+    EXPECT_TRUE(told_.empty());
+    crew_->hear(2, node::SessionClosed{kName});
+    open(2, EngineHeld::kNothing, 5);
+    const auto opened = only<node::SessionOpened>();
+    EXPECT_EQ(opened.held, EngineHeld::kNothing);
+    EXPECT_EQ(opened.grant_bytes, 5U);
+    EXPECT_EQ(renewed_.size(), 2U);
 }
 
 TEST_F(CrewTest, RanksThatACommandHasReachedInPartAreTakenForWhereTheyComeFrom) {

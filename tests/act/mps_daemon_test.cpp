@@ -113,6 +113,17 @@ TEST_F(MpsDaemonTest, WhereThereIsNoProgramTheReasonIsTold) {
     EXPECT_THAT(mps.why(), HasSubstr("no-such-program"));
 }
 
+TEST_F(MpsDaemonTest, AStartThatNobodyWantsAnyMoreIsToldAllTheSame) {
+    settings_.program = folder_ / "no-such-program";
+    MpsDaemon mps(context_, settings_, [this] { ++changes_; });
+    mps.want(true);
+    mps.want(false);
+    ASSERT_TRUE(mps.is_starting());
+    EXPECT_TRUE(run_until([&] { return changes_ > 0; })) << "engines wait for it";
+    EXPECT_FALSE(mps.is_starting());
+    EXPECT_EQ(changes_, 1);
+}
+
 TEST_F(MpsDaemonTest, WhereThereIsNoGpuItIsNotEvenTried) {
     settings_.has_gpu = false;
     MpsDaemon mps(context_, settings_, [this] { ++changes_; });

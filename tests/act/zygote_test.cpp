@@ -10,17 +10,21 @@
 #include "scheduler/act/find_process.h"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <gtest/gtest.h>
 
 #include <csignal>
 #include <cstdlib>
+#include <fcntl.h>
 #include <filesystem>
 #include <functional>
 #include <linux/close_range.h>
 #include <optional>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 namespace berth {
@@ -118,6 +122,44 @@ TEST_F(ZygoteTest, AForkedProcessFindsWhatAnExecutedOneFinds) {
     EXPECT_NE(expected.find("leader true true"), std::string::npos) << expected;
     EXPECT_NE(expected.find("threads others 1 own 0 self 0"), std::string::npos) << expected;
     EXPECT_EQ(facts("engine.log"), "a line of facts\na line of facts\n");
+}
+
+// As where descriptors, processes or memory are short for a while.
+TEST_F(ZygoteTest, OneThatCannotBeExecutedIsTriedAgain) {
+    link().expect();
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(next, 0);
+    ::close(next);
+    const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    const bool told =
+        until([&] { return link().report().why.find("cannot be started") != std::string::npos; });
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    ASSERT_TRUE(told) << link().report().why;
+    EXPECT_EQ(link().report().state, "absent");
+    EXPECT_TRUE(until([&] { return link().report().state == "ready"; })) << link().report().why;
+}
+
+TEST_F(ZygoteTest, NoneIsExecutedAfterItsTimeHasComeAsAllIsStopped) {
+    boost::asio::steady_timer first(io_, std::chrono::milliseconds(200));
+    first.async_wait([this](boost::system::error_code) { link().stop(); });
+    link().expect();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500)); // both are due in one turn
+    io_.run_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(link().report().state, "unfit");
+    EXPECT_EQ(link().report().pid, 0);
+}
+
+TEST_F(ZygoteTest, OneThatIsDiscardedEndsAndIsReaped) {
+    ASSERT_TRUE(ready());
+    auto born = fork(options({"facts", "facts.txt", "0"}, "engine.log"));
+    ASSERT_TRUE(born) << born.error().message;
+    const int pid = born->process.id().pid;
+    link().discard(std::move(*born));
+    EXPECT_TRUE(until([&] { return ::kill(pid, 0) != 0; })) << "not even a zombie is left";
+    EXPECT_FALSE(fs::exists(folder_ / "facts.txt"));
 }
 
 TEST_F(ZygoteTest, RunsNothingBeforeItIsLetGoAndEndsWhenItIsGivenUp) {

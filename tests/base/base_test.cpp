@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Units, descriptors, files and packet sockets.
 #include "base/descriptors.h"
+#include "base/folder.h"
 #include "base/hash.h"
 #include "base/listen_socket.h"
 #include "base/packet_socket.h"
@@ -43,6 +44,18 @@ Deadline soon() {
 
 bool is_open(int fd) {
     return ::fcntl(fd, F_GETFD) >= 0;
+}
+
+TEST(Entries, AreAllThatLiesInAFolderOrAnError) {
+    const Folder folder;
+    EXPECT_TRUE(entries_of(folder / "").value().empty());
+    for (const char* name : {"a", ".hidden"})
+        UniqueFd(::open((folder / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    std::vector<std::string> found = entries_of(folder / ".").value();
+    std::ranges::sort(found);
+    EXPECT_EQ(found, (std::vector{folder / "./.hidden", folder / "./a"}));
+    EXPECT_EQ(entries_of(folder / "none").error().source, ENOENT);
+    EXPECT_EQ(entries_of(folder / "a").error().source, ENOTDIR);
 }
 
 TEST(Bytes, AreReadWithTheirUnits) {

@@ -35,6 +35,16 @@ class StoreTest : public ::testing::Test {
                    [&done](Status status) { done.set_value(std::move(status)); });
         return done.get_future().get();
     }
+    // The id of the operation that it leads to; "": none.
+    static std::string found(Store& store, const std::string& request_id) {
+        std::promise<Result<std::optional<OperationRecord>>> done;
+        store.find_operation(request_id, [&done](Result<std::optional<OperationRecord>> record) {
+            done.set_value(std::move(record));
+        });
+        const auto record = done.get_future().get();
+        EXPECT_TRUE(record);
+        return record && *record ? (*record)->id : "";
+    }
     std::string directory_;
 };
 
@@ -126,8 +136,11 @@ TEST_F(StoreTest, ARowWrittenAgainReplacesTheOldOneAndForgettingRemovesIt) {
 TEST_F(StoreTest, ABatchWithOneBadRowLeavesNothingOfItself) {
     auto opened = Store::open(directory_);
     ASSERT_TRUE(opened);
-    ASSERT_TRUE(write(*opened->store, {an_operation("op-1", "req-1")}));
-    Status refused = write(*opened->store, {an_instance("chat"), an_operation("op-2", "req-1")});
+    ASSERT_TRUE(write(*opened->store, {an_operation("op-1")}));
+    SQLite::Database(path(), SQLite::OPEN_READWRITE)
+        .exec("CREATE TRIGGER bad BEFORE INSERT ON operations WHEN NEW.id = 'op-2' "
+              "BEGIN SELECT RAISE(ABORT, 'no such row'); END");
+    Status refused = write(*opened->store, {an_instance("chat"), an_operation("op-2")});
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kAlreadyExists);
     opened->store.reset();
@@ -135,6 +148,28 @@ TEST_F(StoreTest, ABatchWithOneBadRowLeavesNothingOfItself) {
     ASSERT_TRUE(again);
     EXPECT_TRUE(again->state.instances.empty());
     EXPECT_EQ(again->state.operations.size(), 1U);
+}
+
+// What is past never keeps what is from being written down.
+TEST_F(StoreTest, ARequestIdThatIsUsedAgainIsTheNewestOperations) {
+    auto opened = Store::open(directory_);
+    ASSERT_TRUE(opened);
+    Store& store = *opened->store;
+    ASSERT_TRUE(write(store, {an_operation("op-1", "req-1"), an_event(1)}));
+    EXPECT_EQ(found(store, "req-1"), "op-1");
+    EXPECT_EQ(found(store, "req-2"), "");
+    ASSERT_TRUE(write(store, {an_instance("chat"), an_operation("op-2", "req-1"), an_event(1)}));
+    EXPECT_EQ(found(store, "req-1"), "op-2");
+    // The older one is written again, as it ends.
+    OperationRecord older = an_operation("op-1", "req-1");
+    older.ended_ms = 7;
+    ASSERT_TRUE(write(store, {an_instance("nightly"), older}));
+    opened->store.reset();
+    auto again = Store::open(directory_);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(again->state.instances.size(), 2U);
+    ASSERT_EQ(again->state.operations.size(), 2U);
+    EXPECT_EQ(again->state.operations[0].ended_ms, 7);
 }
 
 TEST_F(StoreTest, EventsAreBoundedAndRevisionsNeverComeBack) {

@@ -365,3 +365,16 @@ def test_top_restores_the_terminal_however_it_ends(tmp_path):
             assert text.startswith(b"\x1b[?1049h") and b"job" in text
             assert b"\x1b[?25h" in text and text.rstrip().endswith(b"\x1b[?1049l"), text[-100:]
             assert b"\x1b[32m" not in text, "NO_COLOR"
+
+
+def test_a_request_id_is_known_however_much_was_done_since():
+    with node_with(sleeper("one")) as node:
+        node.wait_state("one", "Running")
+        first = ended(node, node.post("/v1/instances/one:hold", {"requestId": "once"}))
+        for n in range(210):  # more than a new berthd reads of what was
+            node.post("/v1/instances/one:" + ("release", "hold")[n % 2], {"requestId": f"more {n}"})
+        node.kill_daemon()
+        node.start_daemon()
+        assert first["id"] not in [one["id"] for one in node.get("/v1/operations")["items"]]
+        again = node.post("/v1/instances/one:hold", {"requestId": "once"})
+        assert (again["id"], again["state"]) == (first["id"], "Succeeded")
