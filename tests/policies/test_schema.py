@@ -129,13 +129,14 @@ spec:
 ---
 kind: Model
 metadata: {name: m}
-spec: {path: /m}
+spec: {path: /m, tensorParallel: 2}
 ---
 kind: Instance
 metadata: {name: i}
 spec:
   model: m
   tenant: t
+  deviceCount: 1
   slo: {ttft: 1s, tpot: 1s}
   resources: {limits: {memory: 1Gi}}
   engine: {command: [e], user: u, environment: {A: b}, workingDirectory: /, listen: "127.0.0.1:8000",

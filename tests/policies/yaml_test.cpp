@@ -203,6 +203,7 @@ TEST(Yaml, DevicesThatFollowTheModelAreNoNumberWhenPrinted) {
                "}\n---\n";
     };
     const std::string instance = "kind: Instance\nmetadata: {name: i}\nspec:\n  model: m\n"
+                                 "  resources: {limits: {memory: 1Gi}}\n"
                                  "  engine: {command: [e]}\n";
     const Documents one = read(model("1") + instance);
     EXPECT_EQ(one.instances[0].device_count, 1U);
