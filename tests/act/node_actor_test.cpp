@@ -32,7 +32,7 @@ kind: ColocationPolicy
 metadata: {name: node}
 spec:
   priorityClasses: [{name: online, value: 1000, globalDefault: true, preemptible: false}]
-  sharing: {compute: MPS}
+  sharing: {compute: MPS, batchShareWhenBusy: 50%}
 )";
 constexpr const char* kInstance = R"(
 ---
