@@ -81,7 +81,8 @@ class NodeActor final : public DecisionLoop::Actor {
     void launch(const Starting& starting);
     void execute(const Starting& starting, const std::string& why);
     void keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds);
-    void forget_requests(const node::InstanceName& instance);
+    void forget_requests(const node::ForgetRequests& forget);
+    bool lives_there(const std::string& instance) const;
     void follow_sharing();
     void show_mps();
     void mps_changed();

@@ -89,6 +89,11 @@ struct Instance {
     std::optional<TimePoint> serves_since; // its process was told to answer
     bool stale_told = false;               // that its generation was over: once for each process
     bool dying = false;                    // its process is ending: none of its code runs any more
+    // Of its process, or its last one: whether it journals what is in flight; what a request means
+    // to it, in its own words and by the document that it was started with.
+    bool journals = false;
+    std::string identity;
+    std::string requests_digest;
     Nanoseconds start_took{0}; // of its last process that ran: from its start until then
 
     std::optional<OperationId> operation; // the one under way

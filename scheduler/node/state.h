@@ -93,6 +93,7 @@ struct Demand {
 struct ServiceRecord {
     uint32_t quick_ends = 0; // of processes in a row, each soon after it had begun to answer
     bool in_flight = true;   // requests may be kept for a next process
+    bool journal = false;    // there may be one
 };
 
 struct NodeState {
