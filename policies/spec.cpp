@@ -90,6 +90,14 @@ std::string process_digest(const InstanceSpec& instance, const ModelSpec* model)
     return sha256_hex(text).substr(0, 16);
 }
 
+std::string requests_digest(const InstanceSpec& instance, const ModelSpec* model) {
+    InstanceSpec what_counts;
+    what_counts.engine.driver = instance.engine.driver;
+    what_counts.engine.command = instance.engine.command;
+    what_counts.engine.environment = instance.engine.environment;
+    return process_digest(what_counts, model);
+}
+
 std::string_view to_string(PolicyMode mode) {
     switch (mode) {
     case PolicyMode::kEnforce:

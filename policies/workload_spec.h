@@ -77,5 +77,7 @@ struct InstanceSpec {
 // Changes exactly when a running process no longer is what the spec says (model, devices, engine):
 // 16 hexadecimal digits.
 std::string process_digest(const InstanceSpec& instance, const ModelSpec* model);
+// Of them, only what may change what a request means: the model, the command and its environment.
+std::string requests_digest(const InstanceSpec& instance, const ModelSpec* model);
 
 } // namespace berth::policies

@@ -20,8 +20,6 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
-// What a connection that waits for its next request holds ready.
-constexpr size_t kIdleBytes = 512;
 constexpr auto kLookAgain = std::chrono::milliseconds(500);
 // A greeting of TLS costs a signature: some requests' worth.
 constexpr size_t kGreetingWeight = 8;
@@ -190,29 +188,6 @@ asio::awaitable<bool> Connection::greet() {
     co_return greeted.has_value();
 }
 
-// Most connections are idle most of the time: meanwhile each keeps a small buffer alone.
-asio::awaitable<bool> Connection::wait_first_byte() {
-    if (buffer_.size() > 0 || (is_kept() && !kept_->inbound().empty()))
-        co_return true;
-    buffer_.shrink_to_fit();
-    const ServerLimits& limits = setting_->limits;
-    arm(requests_ == 0 ? std::min(limits.idle_max, limits.header_max) : limits.idle_max,
-        Direction::kReading);
-    const std::shared_ptr<KeptConnection> kept = is_kept() ? kept_ : nullptr;
-    asio::mutable_buffer room;
-    if (kept)
-        room = asio::mutable_buffer(kept->room().data(), kept->room().size());
-    else
-        room = buffer_.prepare(kIdleBytes);
-    auto [error, got] = co_await stream_.async_read_some(room, kTuple);
-    disarm();
-    if (kept)
-        kept->received(got);
-    else
-        buffer_.commit(got);
-    co_return !error && got > 0 && !left_;
-}
-
 // While a handler works nobody reads the socket; a peer that closes makes it readable with no
 // bytes.
 void Connection::watch_peer() {
@@ -362,13 +337,15 @@ asio::awaitable<void> Connection::serve_requests() {
             co_await answer(std::move(refusal), head);
             break;
         }
-        keep_alive_ = head.keep_alive && ++requests_ < setting_->limits.requests_max;
+        keep_alive_ = head.keep_alive && !finishing_ && ++requests_ < setting_->limits.requests_max;
         answering_ = true;
         co_await handle(std::move(*request), head);
         answering_ = false;
         if (kept_ && !write_failed_)
             kept_->end_request();
-        if (draining_ && keep_alive_)
+        if (finishing_)
+            break;
+        if (leaves_late_ && keep_alive_)
             leave();
     }
 }

@@ -50,12 +50,24 @@ class Connection : public std::enable_shared_from_this<Connection> {
     boost::asio::awaitable<void> turn_away(Error why, std::chrono::milliseconds patience);
     // Ends whatever is under way.
     void close();
-    // If it is kept: leaves it to a successor once its request is over; or at once, as it is.
-    void drain();
+    bool is_kept() const { return kept_ && kept_->active(); }
+    // Whether a successor goes on with it now; then leave() leaves it as it is. Else finish() lets
+    // it end here with its request, at once if there is none; leave_late() leaves it then.
+    bool goes_over(Leave what) const;
     void leave();
+    void leave_late() { leaves_late_ = true; }
+    void finish();
+    void end_idle(); // if it waits for a further request
+    bool has_left() const { return left_; }
+    // Since when it has waited for a further request; nothing: it does not.
+    std::optional<std::chrono::steady_clock::time_point> idle_since() const;
 
   private:
     friend class AnswerStream;
+    // What a connection that waits for its next request holds ready.
+    static constexpr size_t kIdleBytes = 512;
+    // For the first request of a connection that was made just before its process is to end.
+    static constexpr std::chrono::milliseconds kLastCall{1000};
     class RequestPeer;
     // What must be known of a request to frame its answer.
     struct Head {
@@ -84,8 +96,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool overflows(const boost::system::error_code& error, size_t at);
     boost::asio::awaitable<void> say_continue();
     bool too_many_fields(const Parser& parser) const;
-    bool is_kept() const { return kept_ && kept_->active(); }
     void settle_kept();
+    void take_leftover();
+    bool has_unread();
     boost::asio::awaitable<void> handle(Request request, Head head);
     boost::asio::awaitable<void> answer(Response response, Head head);
     boost::asio::awaitable<Status> write_all(std::string bytes, Phase phase);
@@ -110,7 +123,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::shared_ptr<RequestPeer> peer_;
     std::shared_ptr<KeptConnection> kept_;
     bool answering_ = false; // a handler works
-    bool draining_ = false;
+    bool feeding_ = false;   // bytes of a request are received into the journal
+    std::optional<std::chrono::steady_clock::time_point> waits_since_; // for a first byte
+    bool finishing_ = false; // it ends here with its request
+    bool leaves_late_ = false;
     bool left_ = false;
 };
 

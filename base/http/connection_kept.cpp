@@ -9,6 +9,7 @@
 #include <boost/beast/http.hpp>
 
 #include <algorithm>
+#include <sys/socket.h>
 #include <tuple>
 
 namespace berth::http {
@@ -33,14 +34,19 @@ Connection::~Connection() {
 // Between two requests: one that was given up goes on without its slot, and one without is given
 // one if that is possible now.
 void Connection::settle_kept() {
-    if (kept_ && !kept_->active()) {
-        const std::string left = kept_->leftover();
-        kept_.reset();
-        asio::buffer_copy(buffer_.prepare(left.size()), asio::buffer(left));
-        buffer_.commit(left.size());
-    }
-    if (!kept_ && setting_->keeping && !stream_.is_tls() && buffer_.size() == 0 && !draining_)
+    take_leftover();
+    if (!kept_ && setting_->keeping && !stream_.is_tls() && buffer_.size() == 0 && !finishing_ &&
+        !leaves_late_)
         kept_ = setting_->keeping->keep(stream_.socket().native_handle());
+}
+
+void Connection::take_leftover() {
+    if (!kept_ || kept_->active() || left_)
+        return;
+    const std::string left = kept_->leftover();
+    kept_.reset();
+    asio::buffer_copy(buffer_.prepare(left.size()), asio::buffer(left));
+    buffer_.commit(left.size());
 }
 
 // Gives the parser what is there and then what comes, until it has the header, or all if it is
@@ -48,6 +54,8 @@ void Connection::settle_kept() {
 // taken and this process's note of it nothing can be lost.
 asio::awaitable<boost::system::error_code> Connection::feed(Parser* parser, size_t* at) {
     for (;;) {
+        if (!kept_->active()) // it was left, or given up
+            co_return left_ ? beast::http::error::partial_message : beast::http::error::need_more;
         const std::string_view bytes = kept_->inbound().substr(*at);
         boost::system::error_code error;
         size_t used = 0;
@@ -64,16 +72,20 @@ asio::awaitable<boost::system::error_code> Connection::feed(Parser* parser, size
         const std::span<char> room = kept->room();
         if (room.empty())
             co_return beast::http::error::need_more;
+        feeding_ = true;
         auto [failed, got] = co_await stream_.async_read_some(
             asio::buffer(room.data(), std::min(room.size(), kReadBytesMax)), kTuple);
+        feeding_ = false;
         kept->received(got);
+        if (!kept->active())
+            continue;
         if (failed || got == 0 || left_)
             co_return kept->inbound().empty() ? beast::http::error::end_of_stream
                                               : beast::http::error::partial_message;
     }
 }
 
-// What does not fit the slot is read as on any other connection.
+// What does not fit the slot, or is not kept any more, is read as on any other connection.
 bool Connection::overflows(const boost::system::error_code& error, size_t at) {
     if (error != beast::http::error::need_more || left_)
         return false;
@@ -141,17 +153,57 @@ asio::awaitable<void> Connection::go_on() {
     if (kept_->phase() == Phase::kAnswered) {
         ++requests_;
         kept_->end_request();
-        if (draining_)
+        if (leaves_late_)
             leave();
     }
-    co_await serve_requests();
+    if (!finishing_)
+        co_await serve_requests();
     close();
 }
 
-void Connection::drain() {
-    draining_ = true;
-    if (!answering_)
-        leave();
+// What another process began and no handler here has taken up yet can only go over.
+bool Connection::goes_over(Leave what) const {
+    if (!is_kept() || what == Leave::kNothing)
+        return false;
+    return what == Leave::kRequests || !answering_ ||
+           (what == Leave::kConnections && !kept_->is_begun());
+}
+
+// Its slot is given up: whoever serves next finds nothing of it.
+void Connection::finish() {
+    finishing_ = true;
+    keep_alive_ = false;
+    if (is_kept()) {
+        if (kept_->is_read() && !answering_)
+            return close(); // another process's, and taken up by no handler here
+        if (const auto count = tcp_count(stream_.socket().native_handle()))
+            kept_->catch_up(*count);
+        kept_->give_up(KeptConnection::Why::kEndsHere);
+        boost::system::error_code ignored;
+        if (feeding_ || waits_since_) // into memory that is not its own any more
+            stream_.socket().cancel(ignored);
+    } else if (idle_since()) {
+        end_idle();
+    } else if (waits_since_) {
+        arm(std::min(setting_->limits.idle_max, kLastCall), Direction::kReading);
+    }
+}
+
+// What has come in this moment is answered.
+void Connection::end_idle() {
+    boost::system::error_code ignored;
+    if (idle_since() && !has_unread())
+        stream_.socket().cancel(ignored);
+}
+
+bool Connection::has_unread() {
+    char byte = 0;
+    return (kept_ && kept_->has_leftover()) ||
+           ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+std::optional<std::chrono::steady_clock::time_point> Connection::idle_since() const {
+    return requests_ > 0 ? waits_since_ : std::nullopt;
 }
 
 void Connection::leave() {

@@ -39,6 +39,42 @@ Request Connection::request_of(beast::http::request<beast::http::string_body>& m
     return request;
 }
 
+// Most connections are idle most of the time: meanwhile each keeps a small buffer alone.
+asio::awaitable<bool> Connection::wait_first_byte() {
+    if (buffer_.size() > 0 || (is_kept() && !kept_->inbound().empty()))
+        co_return true;
+    buffer_.shrink_to_fit();
+    const ServerLimits& limits = setting_->limits;
+    arm(finishing_       ? std::min(limits.idle_max, kLastCall)
+        : requests_ == 0 ? std::min(limits.idle_max, limits.header_max)
+                         : limits.idle_max,
+        Direction::kReading);
+    waits_since_ = std::chrono::steady_clock::now();
+    const std::shared_ptr<KeptConnection> kept = is_kept() ? kept_ : nullptr;
+    asio::mutable_buffer room;
+    if (kept)
+        room = asio::mutable_buffer(kept->room().data(), kept->room().size());
+    else
+        room = buffer_.prepare(kIdleBytes);
+    auto [error, got] = co_await stream_.async_read_some(room, kTuple);
+    disarm();
+    waits_since_.reset();
+    if (kept && !kept->active() && !left_) { // it was given up meanwhile
+        take_leftover();
+        if (buffer_.size() > 0)
+            co_return true;
+        if (error == asio::error::operation_aborted && stream_.socket().is_open() &&
+            (requests_ == 0 || has_unread()))
+            co_return co_await wait_first_byte();
+        co_return false;
+    }
+    if (kept)
+        kept->received(got);
+    else
+        buffer_.commit(got);
+    co_return !error && got > 0 && !left_;
+}
+
 bool Connection::too_many_fields(const Parser& parser) const {
     const auto& message = parser.get();
     return static_cast<size_t>(std::distance(message.begin(), message.end())) >
@@ -72,6 +108,7 @@ asio::awaitable<std::optional<Request>> Connection::read_request(Head* head) {
     parser.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
     parser.body_limit(limits.body_bytes_max);
     Read read;
+    take_leftover();
     if (is_kept())
         read = co_await read_kept(&parser);
     else

@@ -133,6 +133,17 @@ void Journal::release() {
     generation_ = 0;
 }
 
+std::string Journal::identity() const {
+    const auto& stored = header().identity;
+    return {stored.begin(), std::find(stored.begin(), stored.end(), '\0')};
+}
+
+void Journal::set_identity(std::string_view identity) {
+    std::array<char, kIdentityBytesMax> stored{};
+    std::copy_n(identity.begin(), std::min(identity.size(), stored.size()), stored.begin());
+    header().identity = stored;
+}
+
 uint64_t Journal::serial_of(uint32_t number) const {
     return reinterpret_cast<const SlotHead*>(slot(number))->serial;
 }

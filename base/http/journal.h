@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace berth::http {
@@ -31,6 +33,9 @@ class Journal {
     Status claim(uint64_t generation, Nanoseconds patience);
     void release();
     uint64_t generation() const { return generation_; } // 0: not claimed
+    // Of those who wrote what is in it; empty: nobody has said. At most kIdentityBytesMax count.
+    std::string identity() const;
+    void set_identity(std::string_view identity);
 
     uint32_t slots() const { return slots_; }
     SlotLayout layout() const { return layout_; }

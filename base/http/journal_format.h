@@ -18,11 +18,12 @@
 namespace berth::http {
 
 inline constexpr uint64_t kJournalMagic = 0x4c4e524a48545242; // "BRTHJRNL"
-inline constexpr uint32_t kJournalVersion = 2;
+inline constexpr uint32_t kJournalVersion = 3;
 inline constexpr uint64_t kJournalPage = 4096;
 inline constexpr uint64_t kSlotBytesMin = uint64_t{64} << 10;
 inline constexpr uint32_t kSlotsMax = 1024;
 inline constexpr size_t kMemoBytesMax = 96;
+inline constexpr size_t kIdentityBytesMax = 16;
 // A request that so many processes in a row were at work on when they ended, none of which had
 // another entry of it before, is what ends them: the next one ends its connection instead. Those
 // that only wait are not counted against.
@@ -38,6 +39,9 @@ struct JournalHeader {
     uint64_t slot_bytes = 0;
     uint64_t generation = 0; // of who serves, or served last
     uint64_t last_serial = 0;
+    // What the requests in here mean: to a process of another identity (another model, say) they
+    // mean something else. Zeroes behind its end.
+    std::array<char, kIdentityBytesMax> identity{};
 };
 
 // How far the connection's present request has come.

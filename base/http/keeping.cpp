@@ -24,14 +24,16 @@ ino_t inode_of(int fd) {
 
 } // namespace
 
-Keeping::Keeping(std::unique_ptr<Journal> journal, Parking parking)
-    : journal_(std::move(journal)), parking_(std::move(parking)), tidy_at_(kMessagesMax) {}
+Keeping::Keeping(std::unique_ptr<Journal> journal, Parking parking, std::string identity)
+    : journal_(std::move(journal)), parking_(std::move(parking)),
+      identity_(identity.substr(0, kIdentityBytesMax)), tidy_at_(kMessagesMax) {}
 
 Result<std::shared_ptr<Keeping>> Keeping::open(UniqueFd journal, UniqueFd parked_in,
-                                               UniqueFd parked_out) {
+                                               UniqueFd parked_out, std::string identity) {
     BERTH_ASSIGN(auto opened, Journal::open(std::move(journal)));
     return std::shared_ptr<Keeping>(
-        new Keeping(std::move(opened), Parking(std::move(parked_in), std::move(parked_out))));
+        new Keeping(std::move(opened), Parking(std::move(parked_in), std::move(parked_out)),
+                    std::move(identity)));
 }
 
 void Keeping::say_once(uint64_t& count, const char* why) {
@@ -90,6 +92,17 @@ std::vector<Parking::Live> Keeping::live() const {
     return all;
 }
 
+void Keeping::begin_leaving() {
+    if (!leaving_)
+        tidy();
+    leaving_ = true;
+}
+
+// Tokens of another vocabulary would be read as this one's, and gone on with by other weights.
+bool Keeping::is_foreign(const KeptConnection& connection) const {
+    return connection.resumes() && journal_->identity() != identity_;
+}
+
 void Keeping::tidy() {
     if (leaving_)
         return; // those that were left are nobody's to send again
@@ -143,8 +156,11 @@ std::vector<Keeping::TakenOver> Keeping::take_over() {
         live.insert(inode_of(one.fd.get()));
         const Result<TcpCount> count = tcp_count(one.fd.get());
         std::shared_ptr<KeptConnection> kept = place(slot);
-        if (!count || count->is_over || !kept->take_over(*count)) {
-            counts_.cut += count && !count->is_over ? 1 : 0;
+        const bool lives = count && !count->is_over;
+        const bool is_whole = lives && kept->take_over(*count);
+        if (!is_whole || is_foreign(*kept)) {
+            counts_.cut += lives ? 1 : 0;
+            counts_.other_identity += is_whole ? 1 : 0;
             ::shutdown(one.fd.get(), SHUT_RDWR);
             continue;
         }
@@ -156,6 +172,12 @@ std::vector<Keeping::TakenOver> Keeping::take_over() {
         if (!live.contains(inode_of(fd.get())))
             ::shutdown(fd.get(), SHUT_RDWR);
     journal_->keep_only(used);
+    if (counts_.other_identity > 0)
+        log::warn(
+            "requests not gone on with count={}: the process before was of identity '{}' (model, "
+            "tokenizer, names, context), this one is of '{}'; their connections are ended",
+            counts_.other_identity, journal_->identity(), identity_);
+    journal_->set_identity(identity_); // last: what is in it now means what it means here
     tidy();
     counts_.taken_over += taken.size();
     return taken;

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace berth::http {
@@ -20,17 +21,20 @@ namespace berth::http {
 class Keeping : public std::enable_shared_from_this<Keeping> {
   public:
     struct Counts {
-        uint64_t kept = 0;        // now
-        uint64_t taken_over = 0;  // from a process before this one
-        uint64_t cut = 0;         // could not be taken over: the connection was ended
-        uint64_t no_slot = 0;     // not kept: all slots are in use,
-        uint64_t not_parked = 0;  // or the kernel holds no more descriptors,
-        uint64_t not_offered = 0; // or it is no TCP connection,
-        uint64_t too_large = 0;   // or a request or an answer did not fit its slot
+        uint64_t kept = 0;           // now
+        uint64_t taken_over = 0;     // from a process before this one
+        uint64_t cut = 0;            // could not be taken over: the connection was ended
+        uint64_t other_identity = 0; // of them: its request was one of another model, say
+        uint64_t no_slot = 0;        // not kept: all slots are in use,
+        uint64_t not_parked = 0;     // or the kernel holds no more descriptors,
+        uint64_t not_offered = 0;    // or it is no TCP connection,
+        uint64_t too_large = 0;      // or a request or an answer did not fit its slot
     };
 
+    // `identity`: what a request means to this process (kIdentityBytesMax characters of it). Those
+    // that one of another identity has begun to answer are not gone on with.
     static Result<std::shared_ptr<Keeping>> open(UniqueFd journal, UniqueFd parked_in,
-                                                 UniqueFd parked_out);
+                                                 UniqueFd parked_out, std::string identity = {});
 
     // See Journal::claim().
     Status claim(uint64_t generation, Nanoseconds patience) {
@@ -51,8 +55,9 @@ class Keeping : public std::enable_shared_from_this<Keeping> {
     };
     // Once, after claim(): what the process before left. What cannot be gone on with is ended.
     std::vector<TakenOver> take_over();
-    // Connections are left from here on: nothing is taken out of the queue any more.
-    void begin_leaving() { leaving_ = true; }
+    // What is kept now is left: the queue is made to hold that and nothing else, and is not touched
+    // any more.
+    void begin_leaving();
 
     Counts counts() const;
 
@@ -62,7 +67,8 @@ class Keeping : public std::enable_shared_from_this<Keeping> {
     void wipe(std::byte* at, uint64_t bytes) { journal_->wipe(at, bytes); }
 
   private:
-    Keeping(std::unique_ptr<Journal> journal, Parking parking);
+    Keeping(std::unique_ptr<Journal> journal, Parking parking, std::string identity);
+    bool is_foreign(const KeptConnection& connection) const;
     std::shared_ptr<KeptConnection> place(uint32_t slot);
     std::vector<Parking::Live> live() const;
     void tidy();
@@ -70,6 +76,7 @@ class Keeping : public std::enable_shared_from_this<Keeping> {
 
     std::unique_ptr<Journal> journal_;
     Parking parking_;
+    const std::string identity_;
     struct Open {
         uint64_t serial = 0;
         int fd = -1;

@@ -88,7 +88,7 @@ bool KeptConnection::take_over(const TcpCount& count) {
     state_ = state;
     in_total_ = count.taken;
     active_ = true;
-    resumes_ = state.request_bytes > 0 && state.memo_bytes > 0 && state.phase != Phase::kAnswered;
+    resumes_ = is_begun();
     cover_entries_ = state.covered;
     cover_stage_ = state.stage;
     const uint64_t taken = count.given - state.out_start;
@@ -111,19 +111,43 @@ void KeptConnection::clear_record() {
 }
 
 void KeptConnection::leave() {
+    lose_mark();
     if (active_)
         head().work = 0; // this process ends of its own will
     active_ = false;
 }
 
-KeptConnection::Mark KeptConnection::mark() const {
-    return active_ ? Mark(keeping_, &head().work) : nullptr;
+KeptConnection::Mark KeptConnection::mark() {
+    if (!active_)
+        return nullptr;
+    if (!mark_)
+        mark_ = std::make_shared<MarkedSlot>(keeping_, &head().work);
+    return mark_;
+}
+
+void KeptConnection::lose_mark() {
+    if (mark_)
+        mark_->work.store(nullptr);
+    mark_.reset();
 }
 
 void KeptConnection::set(const Mark& mark, Work work) {
-    if (mark)
-        std::atomic_ref<uint64_t>(*mark).store(work_by(static_cast<uint32_t>(::getpid()), work),
+    if (uint64_t* slot = mark ? mark->work.load() : nullptr; slot != nullptr)
+        std::atomic_ref<uint64_t>(*slot).store(work_by(static_cast<uint32_t>(::getpid()), work),
                                                std::memory_order_relaxed);
+}
+
+bool KeptConnection::is_read() const {
+    return active_ && state_.request_bytes > 0 && state_.phase != Phase::kAnswered;
+}
+
+bool KeptConnection::is_begun() const {
+    return is_read() && state_.memo_bytes > 0;
+}
+
+void KeptConnection::catch_up(const TcpCount& count) {
+    if (active_ && count.taken > in_total_ && count.taken - in_total_ <= room().size())
+        in_total_ = count.taken;
 }
 
 // The state that does not count is written, then it counts.
@@ -220,6 +244,7 @@ void KeptConnection::end_request() {
 
 void KeptConnection::free_slot() {
     const uint64_t in_used = in_total_ - state_.in_base;
+    lose_mark();
     publish(head().serial, uint64_t{0});
     wipe_request(0, std::min(in_used, layout_.in_bytes()));
     head().states = {};
@@ -234,11 +259,12 @@ void KeptConnection::end() {
         free_slot();
 }
 
-void KeptConnection::give_up() {
+void KeptConnection::give_up(Why why) {
     if (!active_)
         return;
     leftover_ = inbound().substr(state_.request_bytes);
-    keeping_->note_too_large();
+    if (why == Why::kTooLarge)
+        keeping_->note_too_large();
     free_slot();
 }
 

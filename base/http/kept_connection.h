@@ -4,6 +4,7 @@
 #include "base/http/journal_format.h"
 #include "base/http/tcp_count.h"
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -52,9 +53,14 @@ class KeptConnection {
     bool begin_write(std::string_view bytes, Phase phase, bool closes);
     void end_request(); // wipes it
     void end();         // the connection is over: wipes and frees the slot
-    // The same, because something does not fit; what is left of inbound() behind the present
-    // request (all of it, if that was not read whole) is handed out by leftover().
-    void give_up();
+    // Bytes that the kernel has handed to this process and that it has not heard of yet.
+    void catch_up(const TcpCount& count);
+    // The same, though the connection goes on: something does not fit, or it is to end with this
+    // process. What is left of inbound() behind the present request (all of it, if that was not
+    // read whole) is handed out by leftover().
+    enum class Why { kTooLarge, kEndsHere };
+    void give_up(Why why = Why::kTooLarge);
+    bool has_leftover() const { return !leftover_.empty(); }
     std::string leftover() { return std::exchange(leftover_, {}); }
     // Leaves it as it is, for a successor.
     void leave();
@@ -67,6 +73,9 @@ class KeptConnection {
 
     // For the request's handler. resumes(): another process began to answer it, and left these.
     bool resumes() const { return active_ && resumes_; }
+    // Its handler has noted something of the present request, whose answer is not written whole.
+    bool is_begun() const;
+    bool is_read() const; // the present request is there whole, its answer is not
     std::string_view memo() const { return {state_.memo.data(), state_.memo_bytes}; }
     std::span<const uint64_t> entries() const;
     size_t covered() const { return state_.covered; }
@@ -75,8 +84,12 @@ class KeptConnection {
     void note(std::string_view memo);
     // What is done about the request, by whoever does it, on any thread; the request's handler is
     // running until it says otherwise. The journal stays for as long as somebody has this.
-    using Mark = std::shared_ptr<uint64_t>;
-    Mark mark() const;
+    struct MarkedSlot {
+        std::shared_ptr<Keeping> keeping;
+        std::atomic<uint64_t*> work; // null: the slot is not this request's any more
+    };
+    using Mark = std::shared_ptr<MarkedSlot>;
+    Mark mark();
     static void set(const Mark& mark, Work work);
     void begin_work() { set(mark(), Work::kHandled); }
     bool is_suspect() const { return active_ && head().strikes >= kStrikesSuspect; }
@@ -92,6 +105,7 @@ class KeptConnection {
     bool fits(const SlotState& state, const TcpCount& count, uint64_t entries) const;
     bool is_worth_it(const SlotState& state);
     void clear_record();
+    void lose_mark();
     void wipe_request(uint64_t inbound_at, uint64_t inbound_bytes);
     void make_room();
     void free_slot();
@@ -112,6 +126,7 @@ class KeptConnection {
     uint32_t cover_stage_ = 0;
     std::string unsent_;
     std::string leftover_;
+    Mark mark_;
 };
 
 } // namespace berth::http

@@ -19,11 +19,19 @@ namespace berth::http {
 
 class Keeping;
 
+// What of its kept connections a server leaves to a successor when it hands over; the rest ends
+// with this process. kConnections: those that have no request which this process has begun to
+// answer (to the next one it would mean something else). kLate: each once its request is over, and
+// the journal stays this process's until it leaves kRequests: all, as they are.
+enum class Leave { kNothing, kConnections, kLate, kRequests };
+
 struct ServerLimits {
     size_t header_bytes_max = size_t{16} << 10; // beyond it: 431
     size_t headers_max = 100;                   // fields of one header; beyond it: 431
     size_t body_bytes_max = size_t{8} << 20;    // beyond it: 413
-    size_t connections_max = 256;               // beyond it: 503, at once
+    // Beyond it: 503, at once; at a socket that was taken over they wait in its queue, and whoever
+    // has waited longest for a further request of its peer's makes room.
+    size_t connections_max = 256;
     // Of one user (Unix sockets) or one address (TCP); 0: no limit but that of all. Beyond it: 503.
     size_t connections_per_peer_max = 0;
     // After so many requests a connection is ended, with a word in its last answer.
@@ -67,11 +75,11 @@ class Server {
     // "http://127.0.0.1:8000" or "unix:/path". With `keeping`, which was claimed, its connections
     // outlive this process, and those that an earlier one left are gone on with.
     Result<std::string> take_over(UniqueFd socket, std::shared_ptr<Keeping> keeping);
-    // Accepts nothing more, and leaves each kept connection to a successor once its request is
-    // over: at once where none is under way.
-    void drain();
-    // Leaves all kept connections to a successor as they are. Others go on until stop().
-    void leave();
+    // Hands over: accepts nothing more, and leaves to a successor at once what is kept of `what`.
+    // Nothing in the journal is this process's any more then (but see kLate). Other connections end
+    // with their request, those without one now.
+    void leave(Leave what);
+    size_t unfinished() const; // connections that were not left, and have not ended
 
     // Closes the listeners (and removes the Unix sockets' files) and every connection; whatever
     // handlers await is cancelled. Idempotent. The coroutines end in the io_context's next turns.

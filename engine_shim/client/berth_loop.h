@@ -20,6 +20,14 @@ typedef enum berth_command_kind {
     BERTH_SERVE = 7    /* a standby: answer the inherited socket from now on; since 104 */
 } berth_command_kind;
 
+/* What of its connections an engine that hands over leaves to a successor. */
+typedef enum berth_leaves {
+    BERTH_LEAVES_NOTHING = 0,
+    BERTH_LEAVES_CONNECTIONS = 1, /* those that have no request under way */
+    BERTH_LEAVES_LATE = 2,        /* each once its request is over, the others at the end */
+    BERTH_LEAVES_REQUESTS = 3     /* all, as they are */
+} berth_leaves;
+
 typedef struct berth_command {
     size_t size;
     uint64_t id;
@@ -29,9 +37,10 @@ typedef struct berth_command {
     int drop_kv;         /* Offload: not 0 when KV must not be saved */
     int canary;          /* Restore: not 0 when one step must be checked first */
     uint64_t generation; /* Serve: as which; since 104 */
-    int hand_over;       /* Stop, where a socket was inherited: nothing new is accepted any more, it
-                          * waits for the next process. Not 0: leave that one, too, what has not
-                          * ended by then, instead of answering it with an error; since 104 */
+    int hand_over;       /* Stop: not 0: accept nothing new from now on, say BERTH_DRAINING once the
+                          * socket and what `leaves` names are left to a successor, and finish the
+                          * rest within grace_ms; since 104 */
+    int leaves;          /* with hand_over, one of berth_leaves; since 106 */
 } berth_command;
 /* 1 and a command, or 0 when none waits; each must be completed. */
 BERTH_EXPORT int berth_next_command(berth_client* client, berth_command* command);
@@ -67,6 +76,11 @@ BERTH_EXPORT uint64_t berth_between_steps(berth_client* client, uint64_t step_us
 BERTH_EXPORT uint64_t berth_generation(const berth_client* client);
 BERTH_EXPORT void berth_stand_by(berth_client* client);
 BERTH_EXPORT void berth_serves_as(berth_client* client, uint64_t generation);
+
+/* What a request means to this engine (its weights, tokenizer, names, context), as 64 characters at
+ * most that are the same where another goes on with it; told with the next state. An engine that
+ * never says it is never told to leave requests. Since 106. */
+BERTH_EXPORT berth_status berth_set_identity(berth_client* client, const char* identity);
 
 /* Around each step: one that does not come to its end shows in the reports. What berth_yield()
  * waits for is not its time. Since 104. */

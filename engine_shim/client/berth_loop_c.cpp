@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 
 using namespace berth;
 using namespace berth::c;
@@ -17,6 +19,13 @@ namespace {
 
 std::chrono::milliseconds milliseconds_of(uint64_t number) {
     return std::chrono::milliseconds(std::min<uint64_t>(number, uint64_t{24} * 3600 * 1000));
+}
+
+berth_leaves leaves_from(const std::string& name) {
+    return name == "Requests"      ? BERTH_LEAVES_REQUESTS
+           : name == "Late"        ? BERTH_LEAVES_LATE
+           : name == "Connections" ? BERTH_LEAVES_CONNECTIONS
+                                   : BERTH_LEAVES_NOTHING;
 }
 
 } // namespace
@@ -36,6 +45,7 @@ int berth_next_command(berth_client* client, berth_command* command) {
         out.canary = next->canary ? 1 : 0;
         out.generation = next->generation;
         out.hand_over = next->hand_over ? 1 : 0;
+        out.leaves = leaves_from(next->leaves);
         write_struct(command, out);
         found = 1;
         return {};
@@ -119,6 +129,17 @@ berth_status berth_set_grant_least(berth_client* client, uint64_t bytes) {
         if (client == nullptr)
             return fail(ErrorCode::kInvalidArgument, "client is NULL");
         client->client->set_grant_least(bytes);
+        return {};
+    });
+}
+
+berth_status berth_set_identity(berth_client* client, const char* identity) {
+    return guarded([&]() -> Status {
+        if (client == nullptr || identity == nullptr)
+            return fail(ErrorCode::kInvalidArgument, "client or identity is NULL");
+        if (std::string_view(identity).size() > 64)
+            return fail(ErrorCode::kInvalidArgument, "identity has more than 64 characters");
+        client->client->set_identity(identity);
         return {};
     });
 }

@@ -240,6 +240,16 @@ void Client::set_grant_least(uint64_t bytes) {
     state_->state.grant_bytes_least = bytes;
 }
 
+void Client::set_identity(const std::string& identity) {
+    std::lock_guard lock(state_->state_mutex);
+    state_->state.identity = identity;
+}
+
+void Client::hold_socket(std::vector<UniqueFd> descriptors) {
+    std::lock_guard lock(state_->state_mutex);
+    state_->service = std::move(descriptors);
+}
+
 void Client::note_latency(Nanoseconds ttft, Nanoseconds tpot) {
     const auto microseconds = [](Nanoseconds one) {
         return static_cast<uint64_t>(one.count()) / 1000;

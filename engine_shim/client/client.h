@@ -161,6 +161,11 @@ class Client {
     void set_phase(const std::string& name, double milliseconds);
     // The grant with which it gets on, told with the next state: a standby is given no less.
     void set_grant_least(uint64_t bytes);
+    // What a request means to it (protocol State.identity), told with the next state.
+    void set_identity(const std::string& identity);
+    // The descriptors of the socket that it inherited, in the order in which it did, once: given
+    // back to a berthd that returns, which may have lost its own.
+    void hold_socket(std::vector<UniqueFd> descriptors);
     // What the next report says; filled in by the engine, read by the client's thread.
     struct Counters {
         std::atomic<uint64_t> requests_running{0}, requests_waiting{0}, requests_done{0};

@@ -37,7 +37,17 @@ protocol::Hello Client::State::hello() {
     if (state_set)
         hello.state = to_string(state.state);
     hello.endpoint = state.endpoint;
+    hello.identity = state.identity;
     return hello;
+}
+
+// The originals: to close a copy would end this process's lock on the journal.
+std::vector<int> Client::State::hello_fds() {
+    std::lock_guard lock(state_mutex);
+    std::vector<int> all;
+    for (const UniqueFd& one : service)
+        all.push_back(one.get());
+    return all;
 }
 
 protocol::Report Client::State::report() {

@@ -23,6 +23,7 @@ struct Client::State final : LinkListener {
     ~State() override { held->use(nullptr); }
 
     protocol::Hello hello() override;
+    std::vector<int> hello_fds() override;
     protocol::Report report() override;
     Status on_welcome(protocol::Welcome next, UniqueFd gate_fd) override;
     void on_up(uint64_t epoch) override;
@@ -59,9 +60,10 @@ struct Client::State final : LinkListener {
     std::vector<std::unique_ptr<protocol::Welcome>> welcomes;
     std::atomic<const protocol::Welcome*> welcome{nullptr};
 
-    std::mutex state_mutex; // guards state and state_set; the queue's and link's locks come after
+    std::mutex state_mutex; // guards the three below; the queue's and link's locks come after
     protocol::State state;
     bool state_set = false;
+    std::vector<UniqueFd> service; // of its socket; stays as it is once it is there
     std::atomic<bool> answer_lost{false};
     std::atomic<uint64_t> generation{0}; // as which the engine answers its socket
 

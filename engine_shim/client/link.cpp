@@ -107,11 +107,12 @@ void Link::connect_step() {
     socket_ = std::move(*socket);
     greet_until_ = now() + kGreetTimeout;
     protocol::Hello hello = listener_.hello();
+    std::vector<int> fds = listener_.hello_fds();
     std::lock_guard lock(mutex_);
     phase_ = Phase::kGreeting;
     hello_id_ = next_id_++;
     hello.id = hello_id_;
-    outbox_.push_back({encode(hello), {}});
+    outbox_.push_back({encode(hello), {}, std::move(fds)});
 }
 
 void Link::poll_step() {

@@ -25,6 +25,7 @@ class LinkListener {
     LinkListener& operator=(const LinkListener&) = delete;
     virtual ~LinkListener() = default;
     virtual protocol::Hello hello() = 0;
+    virtual std::vector<int> hello_fds() = 0; // that go with it; stay open
     virtual protocol::Report report() = 0;
     virtual Status on_welcome(protocol::Welcome welcome, UniqueFd gate) = 0;
     virtual void on_up(uint64_t epoch) = 0; // messages posted from here on arrive
@@ -81,8 +82,9 @@ class Link {
     struct Outgoing {
         std::string payload;
         std::vector<UniqueFd> fds;
+        std::vector<int> borrowed{}; // instead of fds: somebody else's
         std::vector<int> numbers() const {
-            std::vector<int> all;
+            std::vector<int> all = borrowed;
             for (const UniqueFd& fd : fds)
                 all.push_back(fd.get());
             return all;

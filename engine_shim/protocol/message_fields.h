@@ -32,6 +32,7 @@ void fields(A& a, M& m) {
     a("endpoint", m.endpoint);
     a("held", m.held);
     a("generation", m.generation);
+    a("identity", m.identity);
 }
 template <typename A, Is<Welcome> M>
 void fields(A& a, M& m) {
@@ -87,6 +88,7 @@ void fields(A& a, M& m) {
     a("grant_bytes_least", m.grant_bytes_least);
     a("held", m.held);
     a("weights", m.weights);
+    a("identity", m.identity);
 }
 template <typename A, Is<Command> M>
 void fields(A& a, M& m) {
@@ -97,6 +99,7 @@ void fields(A& a, M& m) {
     a("canary", m.canary);
     a("generation", m.generation);
     a("hand_over", m.hand_over);
+    a("leaves", m.leaves);
 }
 template <typename A, Is<CommandDone> M>
 void fields(A& a, M& m) {

@@ -48,6 +48,8 @@ Result<Environment> environment_from_json(std::string_view text);
 
 // Engine -> berthd. An instance that berthd started presents its name and token; a guest (a tool, a
 // test, an engine started by hand) has neither, gets no grant, and is known by its credentials.
+// fds of one that returns and has inherited its socket: what berthd passed on to it, in that order,
+// as whoever held it besides may be gone.
 struct Hello {
     uint64_t id = 0;
     std::string instance;
@@ -59,6 +61,7 @@ struct Hello {
     std::string endpoint;     // where it listens, "" if nowhere
     std::string held;         // what keeps it from running: "", "Paused", "Offloaded", "Standby"
     uint64_t generation = 0;  // as which it answers its socket; 0: it does not
+    std::string identity;     // as in State
 };
 
 // berthd -> engine, and again (id 0) when class, targets or gate are others.
@@ -122,6 +125,9 @@ struct State {
     uint64_t grant_bytes_least = 0; // with which it gets on; 0: not known yet
     std::string held;               // as in Hello: it may have changed while no berthd was there
     std::string weights;            // "shared ID" or "private (REASON)"; empty: none yet
+    // What a request means here (weights, tokenizer, names, context): of two engines with the same
+    // one goes on where the other stopped. Empty: it does not say, and never does so.
+    std::string identity;
 };
 
 // berthd -> engine. Pause: stop at the next boundary, fence, keep everything. Resume: go on.
@@ -130,7 +136,9 @@ struct State {
 // finish or record what is under way within grace_ms, then exit. Shrink: give the grant's top back
 // and go on below grant_bytes; what finds no room is saved or dropped as kv says. Grow: use more.
 // Serve: a standby takes the socket of its pair, and what the one before left there, as
-// `generation`. Stop with hand_over: requests that have not ended by then are left to a successor.
+// `generation`. Stop with hand_over: let go of the socket at once, and of the connections that
+// `leaves` names, which a successor goes on with; say State Draining then, and finish the others
+// within grace_ms. Late: leave each when its request is over, and say it when all are left.
 struct Command {
     uint64_t id = 0;
     CommandKind kind = CommandKind::kPause;
@@ -140,6 +148,8 @@ struct Command {
     bool canary = true;
     uint64_t generation = 0;
     bool hand_over = false;
+    // Nothing | Connections (without a request under way) | Late | Requests (all, as they are)
+    std::string leaves = "Requests";
 };
 
 struct CommandDone {

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine_shim/protocol/percentiles.h"
+#include "scheduler/act/engine_words.h"
 #include "scheduler/act/rank_name.h"
 
 #include <fmt/format.h>
@@ -25,49 +26,11 @@ bool equal_constant_time(const std::string& a, const std::string& b) {
     return difference == 0;
 }
 
-node::EngineState engine_state_of(protocol::EngineState state) {
-    switch (state) {
-    case protocol::EngineState::kStarting:
-        return node::EngineState::kStarting;
-    case protocol::EngineState::kReady:
-        return node::EngineState::kReady;
-    case protocol::EngineState::kDraining:
-        return node::EngineState::kDraining;
-    case protocol::EngineState::kSucceeded:
-        return node::EngineState::kSucceeded;
-    case protocol::EngineState::kFailed:
-        return node::EngineState::kFailed;
-    }
-    return node::EngineState::kUnknown;
-}
-
 static_assert(protocol::kPercentiles == node::kPercentiles, "a report is read by place");
 
 void take_percentiles(const std::vector<uint64_t>& microseconds, std::array<double, 6>& ms) {
     for (size_t n = 0; n < std::min(microseconds.size(), ms.size()); ++n)
         ms[n] = static_cast<double>(microseconds[n]) / 1e3;
-}
-
-protocol::CommandKind wire_kind(node::CommandKind kind) {
-    switch (kind) {
-    case node::CommandKind::kPause:
-        return protocol::CommandKind::kPause;
-    case node::CommandKind::kResume:
-        return protocol::CommandKind::kResume;
-    case node::CommandKind::kOffload:
-        return protocol::CommandKind::kOffload;
-    case node::CommandKind::kRestore:
-        return protocol::CommandKind::kRestore;
-    case node::CommandKind::kStop:
-        return protocol::CommandKind::kStop;
-    case node::CommandKind::kShrink:
-        return protocol::CommandKind::kShrink;
-    case node::CommandKind::kGrow:
-        return protocol::CommandKind::kGrow;
-    case node::CommandKind::kServe:
-        return protocol::CommandKind::kServe;
-    }
-    return protocol::CommandKind::kStop;
 }
 
 } // namespace
@@ -115,6 +78,9 @@ void EngineDesk::on_message(SessionId id, protocol::Message message, std::vector
     Session& session = found->second;
     if (auto* greeting = std::get_if<protocol::Hello>(&message)) {
         hello(id, session, *greeting);
+        const auto instance = context_.state().instances.find(session.who.instance);
+        if (!fds.empty() && given_back_ && instance != context_.state().instances.end())
+            given_back_(instance->second, std::move(fds));
         return;
     }
     if (!session.greeted) {
@@ -215,6 +181,7 @@ void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::
     if (auto held = node::engine_held_from(hello.held))
         event.held = *held;
     event.generation = hello.generation;
+    event.identity = hello.identity;
     // A recovered record may not have known its process.
     if (!processes_.has(name))
         if (auto adopted = processes_.adopt(name, event.process); !adopted)
@@ -289,6 +256,7 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
         event.grant_bytes = state->grant_bytes;
         event.grant_bytes_least = state->grant_bytes_least;
         event.weights = state->weights;
+        event.identity = state->identity;
         crews_.hear(name, std::move(event));
     } else if (auto* report = std::get_if<protocol::Report>(&message)) {
         node::EngineReport event;
@@ -348,7 +316,8 @@ void EngineDesk::command(const node::SendCommand& command) {
     wire.kv = std::string(policies::to_string(command.kv));
     wire.canary = command.canary;
     wire.generation = command.generation;
-    wire.hand_over = command.hand_over;
+    wire.hand_over = command.hand_over != node::HandOver::kNo;
+    wire.leaves = leaves_of(command.hand_over);
     for (uint32_t rank = 0; rank < ranks; ++rank)
         server_.send(by_name_.at(rank_name(command.instance, rank)), wire);
 }

@@ -8,9 +8,12 @@
 #include "scheduler/act/publish_desk.h"
 #include "scheduler/wire/session_server.h"
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace berth {
 
@@ -21,6 +24,10 @@ class EngineDesk final : public SessionServer::Observer {
   public:
     EngineDesk(NodeContext& context, AttachDesk& attach, PublishDesk& publish,
                ProcessTable& processes, CrewBook& crews, PeerPolicy policy);
+
+    // For what a returning engine gives back of the socket that it inherited.
+    using GivenBack = std::function<void(const node::Instance&, std::vector<UniqueFd>)>;
+    void use(GivenBack given_back) { given_back_ = std::move(given_back); }
 
     Status listen(const std::string& path, int mode) { return server_.listen(path, mode); }
     void stop() { server_.stop(); }
@@ -68,6 +75,7 @@ class EngineDesk final : public SessionServer::Observer {
                                   int& gate_fd);
 
     NodeContext& context_;
+    GivenBack given_back_;
     AttachDesk& attach_;
     PublishDesk& publish_;
     ProcessTable& processes_;

@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace berth {
 
 namespace {
@@ -134,15 +136,31 @@ void NodeActor::keep_service(std::string key, std::string meta, std::vector<Uniq
         keeper_.put(key, std::move(meta), std::move(fds), then);
 }
 
-void NodeActor::forget_requests(const node::InstanceName& instance) {
-    const auto found = context_.state().instances.find(instance);
-    if (found != context_.state().instances.end())
+void NodeActor::forget_requests(const node::ForgetRequests& forget) {
+    const auto found = context_.state().instances.find(forget.instance);
+    if (found == context_.state().instances.end())
+        return;
+    if (forget.drop)
+        services_.drop_journal(found->second.spec);
+    else
         services_.forget_requests(found->second.spec);
+}
+
+// A process of its service: it has the socket, whoever else has lost it.
+bool NodeActor::lives_there(const std::string& instance) const {
+    return std::ranges::any_of(context_.state().instances, [&instance](const auto& one) {
+        return one.second.process_alive &&
+               (one.second.service == instance || one.first.value == instance);
+    });
 }
 
 void NodeActor::follow_services() {
     services_.follow(context_.state().documents,
                      [this](const std::string& instance, const Error& error) {
+                         if (error.reason == "AddressInUse" && lives_there(instance))
+                             return log::info("service instance={}: {}; its engine is to give "
+                                              "the socket back",
+                                              instance, error.message);
                          context_.note(true, "instance/" + instance, "ListenFailed",
                                        error.message + "; it is tried again when it is started");
                      });

@@ -71,6 +71,9 @@ NodeActor::NodeActor(NodeContext& context, Store& store, PeerPolicy policy)
       }),
       mps_(context.io, mps_settings(context), [this] { mps_changed(); }) {
     context.loop = &loop_;
+    engines_.use([this](const node::Instance& instance, std::vector<UniqueFd> fds) {
+        services_.take_back(instance.spec, std::move(fds));
+    });
 }
 
 NodeActor::~NodeActor() {
@@ -221,9 +224,7 @@ struct NodeActor::ByKind {
     void operator()(const node::SendCommand& command) const {
         actor.send_command(command, recorded);
     }
-    void operator()(const node::ForgetRequests& forget) const {
-        actor.forget_requests(forget.instance);
-    }
+    void operator()(const node::ForgetRequests& forget) const { actor.forget_requests(forget); }
     void operator()(const node::TellRules&) const {
         actor.follow_services();
         actor.follow_sharing();

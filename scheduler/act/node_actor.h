@@ -88,7 +88,8 @@ class NodeActor final : public DecisionLoop::Actor {
                    const node::InstanceName& rank_name);
     void withdraw(const node::InstanceName& instance);
     void keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds);
-    void forget_requests(const node::InstanceName& instance);
+    void forget_requests(const node::ForgetRequests& forget);
+    bool lives_there(const std::string& instance) const;
     void follow_sharing();
     void show_mps();
     void mps_changed();

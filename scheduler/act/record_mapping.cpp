@@ -139,6 +139,8 @@ InstanceRecord to_record(const node::InstanceRecovered& kept,
         {"service", kept.service},
         {"standsBy", kept.stands_by},
         {"generation", kept.generation},
+        {"journals", kept.journals},
+        {"requestsDigest", kept.requests_digest},
         {"startTookNs", kept.start_took.count()},
         {"disruptionsMs", all_wall_ms(kept.disruptions)},
     };
@@ -183,6 +185,8 @@ Result<RecoveredInstance> instance_from(const InstanceRecord& record) {
     event.service = reader.string("service", "");
     event.stands_by = reader.boolean("standsBy", false);
     event.generation = reader.unsigned_integer("generation", 0);
+    event.journals = reader.boolean("journals", false);
+    event.requests_digest = reader.string("requestsDigest", "");
     event.start_took = Nanoseconds(reader.integer("startTookNs", 0));
     if (const int64_t since = reader.integer("waitingSinceMs", 0); since > 0)
         event.waiting_since = steady_from(since);

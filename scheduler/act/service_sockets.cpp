@@ -50,6 +50,30 @@ Result<size_t> end_parked(const ServiceSockets& sockets) {
     return http::Parking(std::move(in), std::move(out)).clear();
 }
 
+Result<ServiceBook::Shared> sockets_of(std::string listen, std::vector<UniqueFd> fds) {
+    if (fds.size() != 1 && fds.size() != 4)
+        return fail(ErrorCode::kCorrupt,
+                    fmt::format("expected 1 descriptor or 4, found {}", fds.size()));
+    auto sockets = std::make_shared<ServiceSockets>();
+    sockets->listen = std::move(listen);
+    sockets->socket = std::move(fds[0]);
+    BERTH_ASSIGN(sockets->endpoint, socket_endpoint(sockets->socket.get()));
+    if (fds.size() == 4) {
+        sockets->journal = std::move(fds[1]);
+        sockets->parked_in = std::move(fds[2]);
+        sockets->parked_out = std::move(fds[3]);
+    }
+    return ServiceBook::Shared(std::move(sockets));
+}
+
+// Of a name there is only the port to compare.
+bool is_at(const std::string& endpoint, const std::string& listen) {
+    if (listen.starts_with("unix:"))
+        return endpoint == listen;
+    const auto address = policies::listen_address(listen);
+    return address && endpoint.ends_with(fmt::format(":{}", address->port));
+}
+
 } // namespace
 
 std::vector<std::pair<std::string, int>> ServiceSockets::listen_fds(bool with_journal) const {
@@ -78,22 +102,12 @@ std::string ServiceBook::owner_of(const policies::InstanceSpec& spec) {
 }
 
 Status ServiceBook::adopt(KeptEntry entry) {
-    if (entry.fds.size() != 1 && entry.fds.size() != 4)
-        return fail(ErrorCode::kCorrupt,
-                    fmt::format("expected 1 descriptor or 4, found {}", entry.fds.size()));
     BERTH_ASSIGN(const json::value meta, json::parse(entry.meta, entry.key));
     json::Reader reader(meta, entry.key);
-    auto sockets = std::make_shared<ServiceSockets>();
-    sockets->listen = reader.string("listen");
+    std::string listen = reader.string("listen");
     BERTH_TRY(reader.allow_unknown().finish());
-    sockets->socket = std::move(entry.fds[0]);
-    BERTH_ASSIGN(sockets->endpoint, socket_endpoint(sockets->socket.get()));
-    if (entry.fds.size() == 4) {
-        sockets->journal = std::move(entry.fds[1]);
-        sockets->parked_in = std::move(entry.fds[2]);
-        sockets->parked_out = std::move(entry.fds[3]);
-    }
-    services_[entry.key.substr(kKeyPrefix.size())] = std::move(sockets);
+    BERTH_ASSIGN(services_[entry.key.substr(kKeyPrefix.size())],
+                 sockets_of(std::move(listen), std::move(entry.fds)));
     return {};
 }
 
@@ -177,6 +191,43 @@ void ServiceBook::forget_requests(const policies::InstanceSpec& spec) const {
         log::error("connections of {} are kept on: {}", owner_of(spec), ended.error().message);
     else if (*ended > 0)
         log::warn("requests forgotten instance={} connections={}", owner_of(spec), *ended);
+}
+
+void ServiceBook::take_back(const policies::InstanceSpec& spec, std::vector<UniqueFd> fds) {
+    const Shared known = find(spec);
+    const bool has_all =
+        known != nullptr && (known->journal || fds.size() == 1 || !spec.engine.journal);
+    if (has_all || spec.engine.listen.empty())
+        return;
+    const std::string owner = owner_of(spec);
+    auto given = sockets_of(spec.engine.listen, std::move(fds));
+    if (given && !is_at((*given)->endpoint, spec.engine.listen))
+        given = fail(ErrorCode::kMismatch, fmt::format("it is at {}, and {} is asked for",
+                                                       (*given)->endpoint, spec.engine.listen));
+    if (!given)
+        return log::warn("a socket that {} gives back is not taken: {}", spec.name,
+                         given.error().message);
+    log::info("service instance={} endpoint={} journal={}: given back by {}", owner,
+              (*given)->endpoint, static_cast<bool>((*given)->journal), spec.name);
+    services_[owner] = *given;
+    keep(owner, **given);
+}
+
+void ServiceBook::drop_journal(const policies::InstanceSpec& spec) {
+    forget_requests(spec);
+    const Shared known = find(spec);
+    if (known == nullptr || !known->journal)
+        return;
+    auto made = std::make_shared<ServiceSockets>();
+    made->listen = known->listen;
+    made->endpoint = known->endpoint;
+    auto socket = known->socket.duplicate();
+    if (!socket)
+        return log::error("the journal of {} stays: {}", owner_of(spec), socket.error().message);
+    made->socket = std::move(*socket);
+    services_[owner_of(spec)] = made;
+    keep(owner_of(spec), *made);
+    log::info("service instance={}: there is no journal any more", owner_of(spec));
 }
 
 void ServiceBook::refill() const {

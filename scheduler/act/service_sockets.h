@@ -51,9 +51,14 @@ class ServiceBook {
     // Of the instance itself, or of the one that it stands by for.
     Result<Shared> ensure(const policies::InstanceSpec& spec);
     Shared find(const policies::InstanceSpec& spec) const;
+    // From an engine that had inherited them, for what is here no more: the keeper's copies may
+    // have ended together with an earlier berthd.
+    void take_back(const policies::InstanceSpec& spec, std::vector<UniqueFd> fds);
     // Nobody will go on with what is in the journal: its memory is given back, all of it zero, and
     // the connections that are kept end. Only while nobody answers.
     void forget_requests(const policies::InstanceSpec& spec) const;
+    // The same, and there is no journal from then on.
+    void drop_journal(const policies::InstanceSpec& spec);
     // To a new keeper.
     void refill() const;
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "scheduler/act/rank_name.h"
 
+#include <fcntl.h>
 #include <utility>
 
 namespace berth {
@@ -109,8 +110,17 @@ Result<NodeActor::Starting> NodeActor::prepare(const node::StartProcess& start,
 }
 
 Status NodeActor::pass_socket(const node::StartProcess& start, Starting& starting) {
-    BERTH_ASSIGN(starting.service, services_.ensure(start.spec));
     const policies::EngineSpec& engine = start.spec.engine;
+    if (engine.driver == policies::DriverKind::kProcess)
+        services_.drop_journal(start.spec); // of an engine of ours before it
+    BERTH_ASSIGN(starting.service, services_.ensure(start.spec));
+    // The convention's sockets block; the open file is one for all who have it, and berthd never
+    // accepts. An engine of ours sets it as it needs it.
+    const int socket = starting.service->socket.get();
+    const int flags = ::fcntl(socket, F_GETFL);
+    if (engine.driver == policies::DriverKind::kProcess &&
+        (flags < 0 || ::fcntl(socket, F_SETFL, flags & ~O_NONBLOCK) != 0))
+        return fail_errno("the socket to pass on");
     starting.options.listen_fds = starting.service->listen_fds(
         engine.journal && engine.driver == policies::DriverKind::kBerth);
     return {};

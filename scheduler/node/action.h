@@ -115,12 +115,14 @@ struct SendCommand { // -> CommandDone (or SessionClosed)
     int64_t grace_ms = 0;
     policies::KvOnOffload kv = policies::KvOnOffload::kAuto;
     bool canary = true;
-    uint64_t generation = 0; // of Serve
-    bool hand_over = false;  // of Stop: a successor goes on with what is not done
+    uint64_t generation = 0;            // of Serve
+    HandOver hand_over = HandOver::kNo; // of Stop
 };
-// Nobody goes on with what is in flight at the instance's socket: its connections end.
+// Nobody goes on with what is in flight at the instance's socket: its connections end. `drop`: nor
+// is there to be a journal any more.
 struct ForgetRequests {
     InstanceName instance;
+    bool drop = false;
 };
 // The documents are others: tell the gates, and the engines that are connected, what concerns them.
 struct TellRules {};

@@ -97,6 +97,7 @@ void Step::process_gone(Instance& i) {
     i.process = ProcessRef{};
     i.token_sha256.clear();
     i.serves_since.reset();
+    i.identity.clear();
     i.endpoint.clear();
     i.weights.clear();
     i.weights_source.clear();

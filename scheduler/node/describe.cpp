@@ -64,14 +64,20 @@ struct Describe {
             text += " " + format_bytes_exact(a.grant_bytes);
         if (a.kind == CommandKind::kServe)
             text += " " + std::to_string(a.generation);
-        if (a.hand_over)
+        if (a.hand_over == HandOver::kRequests)
             text += " handing over";
+        if (a.hand_over == HandOver::kConnections)
+            text += " handing over connections";
+        if (a.hand_over == HandOver::kLate)
+            text += " handing over late";
+        if (a.hand_over == HandOver::kSocket)
+            text += " handing over the socket";
         if (a.kind == CommandKind::kOffload)
             text += " " + std::string(policies::to_string(a.kv));
         return text;
     }
     std::string operator()(const ForgetRequests& a) const {
-        return "ForgetRequests " + a.instance.value;
+        return "ForgetRequests " + a.instance.value + (a.drop ? " and their journal" : "");
     }
     std::string operator()(const TellRules&) const { return "TellRules"; }
     std::string operator()(const ConfirmBytes& a) const {

@@ -39,6 +39,8 @@ InstanceRecovered durable(const Instance& i) {
     kept.service = i.service;
     kept.stands_by = i.stands_by;
     kept.generation = i.generation;
+    kept.journals = i.journals;
+    kept.requests_digest = i.requests_digest;
     kept.start_took = i.start_took;
     kept.waiting_since = i.waiting_since;
     kept.disruptions = i.disruptions;

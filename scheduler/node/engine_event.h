@@ -67,6 +67,7 @@ struct SessionOpened {
     EngineState engine_state = EngineState::kUnknown;
     EngineHeld held = EngineHeld::kNothing;
     uint64_t generation = 0; // as which it answers its socket; 0: it does not
+    std::string identity{};  // as in EngineStateChanged
 };
 struct SessionClosed {
     InstanceName instance;
@@ -81,6 +82,7 @@ struct EngineStateChanged {
     uint64_t grant_bytes = 0;
     uint64_t grant_bytes_least = 0; // with which it gets on; 0: not known
     std::string weights;            // "shared ID", "private (REASON)"; empty: nothing new
+    std::string identity;           // what a request means to it; empty: nothing new
 };
 struct EngineReport { // rank 0's: it is heard, too
     InstanceName instance;

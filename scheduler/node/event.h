@@ -60,6 +60,8 @@ struct InstanceRecovered {
     std::string service;
     bool stands_by = false;
     uint64_t generation = 0;
+    bool journals = false;
+    std::string requests_digest;
     Nanoseconds start_took{0};
     std::optional<TimePoint> waiting_since; // not in the future
     std::vector<TimePoint> disruptions;

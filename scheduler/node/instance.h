@@ -92,7 +92,12 @@ struct Instance {
     std::vector<TimePoint> heard_at;       // of each rank, the last word (watching.cpp)
     std::optional<TimerId> look_timer;     // whether there was one of late is looked at then
     TimePoint look_at;
-    bool is_silent = false;    // there was none, at a look that came in time
+    bool is_silent = false; // there was none, at a look that came in time
+    // Of its process, or its last one: whether it journals what is in flight; what a request means
+    // to it, in its own words and by the document that it was started with.
+    bool journals = false;
+    std::string identity;
+    std::string requests_digest;
     Nanoseconds start_took{0}; // of its last process that ran: from its start until then
 
     std::optional<OperationId> operation; // the one under way

@@ -27,6 +27,9 @@ inline constexpr Nanoseconds kBackOffMax = std::chrono::seconds(30);
 inline constexpr Nanoseconds kCrashWindow = std::chrono::minutes(10);
 inline constexpr size_t kCrashesMax = 5;
 inline constexpr Nanoseconds kSteadyTime = std::chrono::seconds(2); // of a service: no loop
+// For requests that one which hands over has to finish itself.
+inline constexpr Nanoseconds kHandOverTime = std::chrono::seconds(30);
+inline constexpr Nanoseconds kListenRetryTime = std::chrono::seconds(2);
 inline constexpr uint32_t kQuickEndsMax = 4; // in a row, each soon after the one before
 inline constexpr Nanoseconds kAdoptRetryTime = std::chrono::seconds(5);
 

@@ -53,6 +53,8 @@ void Step::on(const InstanceRecovered& event) {
     i.service = event.service;
     i.stands_by = event.stands_by;
     i.generation = event.generation;
+    i.journals = event.journals;
+    i.requests_digest = event.requests_digest;
     i.start_took = event.start_took;
     i.waiting_since = event.waiting_since.value_or(now_);
     i.disruptions = event.disruptions;

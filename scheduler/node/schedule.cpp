@@ -147,7 +147,7 @@ void Step::tend(Instance& i, Board& board) {
             return;
         }
     if (i.remove_wanted || restarts) {
-        begin_rung(i, policies::Rung::kEvict, i.held_by, s_.policy.preemption.grace_period);
+        begin_rung(i, policies::Rung::kEvict, i.held_by, end_grace(s_, i));
         return board.placed(i);
     }
     if (!window_open(i.spec.class_name) && i.held_by == HeldBy::kNobody && !i.operation) {

@@ -29,7 +29,7 @@ bool wants_to_start(const Instance& i) {
 
 // How near it is to answering; 0: it will not.
 int readiness(const Instance& i) {
-    if (!may_act(i))
+    if (!may_answer(i))
         return wants_to_start(i) ? 1 : 0;
     if (i.substate == "Killed" || i.remove_wanted ||
         (is_surge(i.name) && i.state != InstanceState::kRunning)) // its document is on trial
@@ -119,17 +119,22 @@ void Step::settle_roles() {
         settle_roles(all);
         if (is_newly_over(s_, all))
             act(ForgetRequests{all.front()->name});
+        if (is_newly_unkept(s_, all)) {
+            act(ForgetRequests{all.front()->name, /*drop=*/true});
+            for (const Instance* one : all)
+                dirty(*one);
+        }
     }
 }
 
 void Step::settle_roles(const std::vector<Instance*>& all) {
     Instance* active = nullptr; // who has answered, or was to
     for (Instance* one : all)
-        if (!one->stands_by && (active == nullptr || (may_act(*one) && !may_act(*active))))
+        if (!one->stands_by && (active == nullptr || (may_answer(*one) && !may_answer(*active))))
             active = one;
     Instance* next = active;
     for (Instance* one : all)
-        if (next == nullptr || (!may_act(*next) && is_readier(*one, *next)))
+        if (next == nullptr || (!may_answer(*next) && is_readier(*one, *next)))
             next = one;
     for (Instance* one : all)
         if (one != next && !one->stands_by) {
@@ -153,8 +158,9 @@ void Step::take_over(Instance& i, const Instance* before) {
     begin_generation(i);
     tell(i, true, "TakesOver",
          "generation " + std::to_string(i.generation) +
-             (before == nullptr ? ": nobody else is there any more"
-                                : ": " + before->name.value + " has ended or is ending"));
+             (before == nullptr  ? ": nobody else is there any more"
+              : may_act(*before) ? ": " + before->name.value + " has let go of the socket"
+                                 : ": " + before->name.value + " has ended or is ending"));
     if (i.state == InstanceState::kRunning)
         serve(i);
 }

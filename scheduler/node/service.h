@@ -10,11 +10,6 @@ namespace berth::node {
 
 // By whose name it answers a socket that outlives it; empty: it answers none.
 std::string service_of(const policies::InstanceSpec& spec);
-// What is in flight there goes on in the next process, wherever it stands. A Unix socket's does
-// not: there it is given time to end.
-inline bool keeps_requests(const policies::InstanceSpec& spec) {
-    return spec.engine.journal && !spec.engine.listen.starts_with("unix:");
-}
 // Who stands by for it, the readiest; of one that stands by, who answers. nullptr: it is alone.
 Instance* twin_of(NodeState& state, const Instance& i);
 const Instance* twin_of(const NodeState& state, const Instance& i);
@@ -22,12 +17,22 @@ const Instance* twin_of(const NodeState& state, const Instance& i);
 inline bool may_act(const Instance& i) {
     return i.process_alive && !i.dying;
 }
+// And it has not let go of its socket.
+inline bool may_answer(const Instance& i) {
+    return may_act(i) && i.engine_state != EngineState::kDraining;
+}
 // Stands by, warm: it can answer the socket at once.
 inline bool is_warm(const Instance& i) {
-    return i.stands_by && i.state == InstanceState::kRunning && may_act(i) && !i.remove_wanted &&
+    return i.stands_by && i.state == InstanceState::kRunning && may_answer(i) && !i.remove_wanted &&
            !i.restart_wanted;
 }
-// in_flight.cpp: its process ends, or has ended. Was that soon after it had begun to answer?
+// in_flight.cpp: what one that has a successor leaves to it.
+HandOver hand_over_of(const NodeState& state, const Instance& i);
+// Once its process is told to end.
+Nanoseconds end_grace(const NodeState& state, const Instance& i);
+// No process of theirs journals, and none is to: said once, for what was journaled before.
+bool is_newly_unkept(NodeState& state, const std::vector<Instance*>& all);
+// Its process ends, or has ended. Was that soon after it had begun to answer?
 void note_end(NodeState& state, Instance& i, TimePoint now);
 // Before a next one begins: how many in a row have ended so, if what is in flight is likely the
 // cause and is to be forgotten; else 0.

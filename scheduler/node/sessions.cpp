@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/limits.h"
 #include "scheduler/node/service.h"
 #include "scheduler/node/watching.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace berth::node {
@@ -28,6 +30,15 @@ void Step::on(const ProcessStartFailed& event) {
     Instance* i = find(event.instance);
     if (i == nullptr || !i->process_alive || i->process)
         return;
+    // Whoever holds the address gives it back, or ends: that is no failure of this one's.
+    if (event.error.reason == "AddressInUse" && i->state == InstanceState::kStarting &&
+        !i->remove_wanted) {
+        process_gone(*i);
+        i->restart_at = now_ + kListenRetryTime;
+        enter(*i, InstanceState::kPending, "", "BackOff",
+              event.error.message + "; again in " + format_duration(kListenRetryTime));
+        return arm(i->aside_timer, Timer{Timer::Kind::kBackOff, i->name, {}}, i->restart_at);
+    }
     ended(*i, false, "could not be started: " + event.error.message, "");
 }
 
@@ -76,6 +87,8 @@ void Step::on(const SessionOpened& event) {
         i->endpoint = event.endpoint;
     if (event.engine_state != EngineState::kUnknown)
         i->engine_state = event.engine_state;
+    if (!event.identity.empty())
+        i->identity = event.identity;
     const bool reserved = i->state == InstanceState::kResuming || is_growing(*i);
     if (!reserved || i->grant_state != GrantState::kReserved)
         i->grant_state = GrantState::kHeld;
@@ -127,6 +140,8 @@ void Step::reconcile(Instance& i, EngineHeld held, uint64_t grant_bytes) {
         }
         if (i.desired == Desired::kShrunk)
             return reconcile_shrink(i, held, grant_bytes);
+        if (i.engine_state == EngineState::kDraining)
+            i.grace = std::max(i.grace, kHandOverTime);
         return take_rung(i, rung_of(i.desired), true);
     case InstanceState::kResuming: {
         if (held == EngineHeld::kNothing)
@@ -168,6 +183,8 @@ void Step::on(const EngineStateChanged& event) {
         i->phases[name] = ms;
     dirty(*i);
     learn_least(s_, *i, event.grant_bytes_least);
+    if (!event.identity.empty())
+        i->identity = event.identity;
     if (!event.weights.empty() && event.weights != i->weights_source) {
         i->weights_source = event.weights;
         if (event.weights.starts_with("private"))

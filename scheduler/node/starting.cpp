@@ -43,6 +43,8 @@ void Step::start_process(Instance& i, Board& board, const std::vector<Fit>& fits
     i.process_alive = true;
     i.process = ProcessRef{};
     i.process_digest = policies::process_digest(i.spec, model);
+    i.requests_digest = policies::requests_digest(i.spec, model);
+    i.journals = !i.service.empty() && i.spec.engine.journal;
     i.restart_wanted = false;
     i.desired = Desired::kRunning;
     i.held_by = HeldBy::kNobody;

@@ -94,6 +94,7 @@ struct Demand {
 struct ServiceRecord {
     uint32_t quick_ends = 0; // in a row, all but the first soon after it had begun to answer
     bool in_flight = true;   // requests may be kept for a next process
+    bool journal = false;    // there may be one
 };
 
 struct NodeState {

@@ -148,9 +148,8 @@ void StepBase::send(Instance& i, CommandKind kind, uint64_t grant_bytes) {
     command.canary = s_.policy.resume.verify_canary;
     command.kv = s_.policy.preemption.kv_on_offload;
     command.generation = i.generation;
-    command.hand_over = kind == CommandKind::kStop && has_successor(s_, i);
-    if (command.hand_over && keeps_requests(i.spec))
-        command.grace_ms = 0; // the successor goes on where it stands
+    if (kind == CommandKind::kStop && has_successor(s_, i))
+        command.hand_over = hand_over_of(s_, i);
     if (kind == CommandKind::kOffload) {
         uint64_t host_bytes = i.grant_bytes;
         for (const auto& [name, other] : s_.instances)

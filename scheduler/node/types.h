@@ -92,6 +92,10 @@ enum class EngineState { kUnknown, kStarting, kReady, kDraining, kSucceeded, kFa
 // What keeps a returning engine from running (Hello.held).
 enum class EngineHeld { kNothing, kPaused, kOffloaded, kStandby };
 enum class CommandKind { kPause, kResume, kOffload, kRestore, kStop, kShrink, kGrow, kServe };
+// What of its service one that is stopped lets go of at once: nothing, as nobody follows it; the
+// socket, and with it the connections that have no request under way, or all of them. The rest it
+// finishes; kLate: as far as its time goes, and leaves what is left.
+enum class HandOver { kNo, kSocket, kConnections, kLate, kRequests };
 
 using Phases = std::map<std::string, double>; // name of a phase -> milliseconds
 

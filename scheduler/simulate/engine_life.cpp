@@ -149,6 +149,22 @@ std::optional<Error> Engines::serve(Engine& engine, uint64_t generation) {
     return std::nullopt;
 }
 
+// Of its socket; it may have requests to finish.
+void Engines::let_go(Engine& engine) {
+    Dice dice = dice_of(engine, "let go");
+    const Nanoseconds left = dice.one_in(3) ? dice.ms(200, 20'000) : dice.ms(1, 150);
+    engine.serving = 0;
+    engine.says = node::EngineState::kDraining;
+    const node::ProcessRef process = engine.process;
+    later(process, left, [this](Engine& e) { end(e, true, "exit code 0"); });
+    if (!engine.session)
+        return;
+    node::EngineStateChanged event;
+    event.instance = engine.instance;
+    event.state = node::EngineState::kDraining;
+    ear_.post(event);
+}
+
 void Engines::follow(const policies::Documents& documents) {
     std::erase_if(generations_, [&](const auto& one) {
         const policies::InstanceSpec* spec = documents.find_instance(one.first);

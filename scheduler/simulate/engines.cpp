@@ -53,6 +53,7 @@ node::ProcessRef Engines::start(const node::StartProcess& start, const std::stri
     engine.driver = start.spec.engine.driver;
     if (!start.spec.engine.listen.empty())
         engine.service = start.spec.standby_of.empty() ? start.spec.name : start.spec.standby_of;
+    engine.identity = "of " + start.model.name;
     engine.devices = start.devices;
     engine.grant_asked = start.grant_bytes;
     if (const node::NodeState* state = ear_.state())
@@ -104,7 +105,7 @@ void Engines::connect(Engine& engine) {
     const uint64_t granted = found->second.grant_bytes;
     const uint32_t ranks = engine.ranks;
     ear_.post(node::SessionOpened{engine.instance, process, "engine", "", engine.grant, engine.says,
-                                  engine.held, engine.serving});
+                                  engine.held, engine.serving, engine.identity});
     if (!engine.attached)
         later(process, dice.ms(1, 20), [this, granted](Engine& e) { attach(e, granted); });
     else
@@ -200,6 +201,7 @@ void Engines::ready(Engine& engine) {
         event.instance = engine.instance;
         event.state = EngineState::kReady;
         event.grant_bytes = engine.grant;
+        event.identity = engine.identity;
         ear_.post(event);
     }
     work(engine);
@@ -302,6 +304,8 @@ void Engines::obey(Engine& engine, const node::SendCommand& command) {
     case node::CommandKind::kStop:
         engine.ends = true;
         work(engine);
+        if (command.hand_over != node::HandOver::kNo)
+            return let_go(engine);
         return later(engine.process, dice_of(engine, "stop").ms(1, 150),
                      [this](Engine& e) { end(e, true, "exit code 0"); });
     }

@@ -53,6 +53,7 @@ class Engines {
         std::optional<node::TimePoint> stuck_since; // silent, but for its reports
         node::EngineState says = node::EngineState::kStarting;
         node::EngineHeld held = node::EngineHeld::kNothing;
+        std::string identity; // what a request means to it
         std::string service;  // by whose name it answers a socket; empty: it has none
         uint64_t serving = 0; // as which it does
         uint64_t commands = 0;
@@ -127,6 +128,7 @@ class Engines {
     void ready(Engine& engine);
     void obey(Engine& engine, const node::SendCommand& command);
     std::optional<Error> serve(Engine& engine, uint64_t generation);
+    void let_go(Engine& engine);
     void answer(Engine& engine, node::CommandDone done);
     void take(Engine& engine, uint64_t grant_bytes);
     void give(Engine& engine, uint64_t grant_bytes, bool lags);

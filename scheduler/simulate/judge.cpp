@@ -115,12 +115,17 @@ void Judge::check_start(const node::StartProcess& start) {
                                          ", reserved are " + format_bytes(i.grant_bytes));
 }
 
-// Whoever answers writes into what is wiped.
+// Whoever answers writes into what is wiped; whoever has a journal may.
 void Judge::check_forgotten(const node::ForgetRequests& forget) {
     const auto found = state().instances.find(forget.instance);
     if (found == state().instances.end())
         return stage_.wrong("forget-unknown", forget.instance.value + " is not known");
-    if (const node::ProcessRef serving = who_serves(found->second.service))
+    const std::string& service = found->second.service;
+    for (const auto& [name, i] : state().instances)
+        if (forget.drop && i.service == service && i.process_alive && i.journals)
+            stage_.wrong("dropped-early", "the journal of " + service + " is dropped while " +
+                                              name.value + " has it");
+    if (const node::ProcessRef serving = who_serves(service); serving && !forget.drop)
         stage_.wrong("forgotten-early", "requests of " + found->second.service +
                                             " are forgotten while process " +
                                             std::to_string(serving.pid) + " answers");

@@ -45,6 +45,7 @@ class FakeHost final : public CommandHost {
     void step_begins() override { ++steps_begun; }
     void step_ends() override { ++steps_ended; }
     void serves_as(uint64_t generation) override { serving = generation; }
+    void has_left_socket() override { serving = 0; }
     uint64_t gate_pauses() const override {
         const std::lock_guard lock(mutex_);
         return static_cast<uint64_t>(yields);

@@ -2,6 +2,7 @@
 // Goal: an engine goes on with another's requests as that one would have, serves and hands over as
 // berthd commands, and shows a step that takes long. Method: a real (tiny) decoder; the test plays
 // berthd and the socket's side.
+#include "base/http/server.h"
 #include "tests/engine/running_engine.h"
 
 namespace berth::engine {
@@ -16,8 +17,10 @@ class NotedSocket final : public SocketSide {
             return fail(ErrorCode::kFailedPrecondition, "told to refuse", "Fenced");
         return {};
     }
-    void drain() override { note("drain"); }
-    void leave() override { note("leave"); }
+    void leave(http::Leave what) override {
+        note("leave " + std::to_string(static_cast<int>(what)));
+    }
+    size_t unfinished() override { return open; }
     void note(const std::string& what) {
         const std::lock_guard lock(mutex_);
         said_.push_back(what);
@@ -27,10 +30,14 @@ class NotedSocket final : public SocketSide {
         return said_;
     }
 
+    std::atomic<size_t> open{0};
+
   private:
     mutable std::mutex mutex_;
     std::vector<std::string> said_;
 };
+
+const std::string kLeavesRequests = "leave 3";
 
 TEST(TakeOver, ARequestGoesOnBehindWhatAnotherEngineGaveWhereverThatEnded) {
     const auto whole = undisturbed();
@@ -90,7 +97,7 @@ TEST(TakeOver, AnEngineWithoutASocketRefusesToServeInWords) {
     EXPECT_EQ(done.error->reason, "NoSocket");
 }
 
-TEST(TakeOver, AHandOverDrainsBeforeItRefusesAndLeavesBeforeItCancels) {
+TEST(TakeOver, AHandOverLeavesBeforeItCancels) {
     NotedSocket socket;
     RunningEngine engine(&socket);
     const Status accepted =
@@ -106,7 +113,8 @@ TEST(TakeOver, AHandOverDrainsBeforeItRefusesAndLeavesBeforeItCancels) {
     });
     EXPECT_FALSE(done.error);
     engine.join();
-    EXPECT_EQ(socket.said(), (std::vector<std::string>{"drain", "leave", "ended cancelled"}));
+    EXPECT_EQ(socket.said(),
+              (std::vector<std::string>{kLeavesRequests, kLeavesRequests, "ended cancelled"}));
 }
 
 TEST(TakeOver, APlainStopLeavesTheListenerToTheNextProcessAndEndsWhatIsInFlight) {
@@ -122,7 +130,7 @@ TEST(TakeOver, APlainStopLeavesTheListenerToTheNextProcessAndEndsWhatIsInFlight)
     EXPECT_FALSE(
         engine.host.order_with(CommandKind::kStop, [](Command& c) { c.grace_ms = 0; }).error);
     engine.join();
-    EXPECT_EQ(socket.said(), (std::vector<std::string>{"drain", "ended cancelled"}));
+    EXPECT_EQ(socket.said(), (std::vector<std::string>{"leave 1", "ended cancelled"}));
 }
 
 TEST(TakeOver, WhoeverIsEndedBySomebodyElseThanBerthdLeavesWhatIsInFlight) {
@@ -136,21 +144,46 @@ TEST(TakeOver, WhoeverIsEndedBySomebodyElseThanBerthdLeavesWhatIsInFlight) {
     ASSERT_TRUE(accepted);
     ASSERT_TRUE(engine.host.await_tokens(3));
     engine.stop(); // as a signal does
-    EXPECT_EQ(socket.said(), (std::vector<std::string>{"drain", "leave", "ended cancelled"}));
+    EXPECT_EQ(socket.said(),
+              (std::vector<std::string>{kLeavesRequests, kLeavesRequests, "ended cancelled"}));
 }
 
-TEST(TakeOver, AHandOverWithGraceEndsOnceWhatRunsHasEnded) {
+TEST(TakeOver, AHandOverWithGraceEndsWithItsLastConnectionAndTakesItsRequests) {
     NotedSocket socket;
     RunningEngine engine(&socket);
-    engine.submit(2);
-    const CommandDone done = engine.host.order_with(CommandKind::kStop, [](Command& c) {
-        c.grace_ms = 60'000;
-        c.hand_over = true;
+    socket.open = 1;
+    std::thread order([&] {
+        const CommandDone done = engine.host.order_with(CommandKind::kStop, [](Command& c) {
+            c.grace_ms = 600'000;
+            c.hand_over = true;
+            c.leaves = "Connections";
+        });
+        EXPECT_FALSE(done.error);
     });
-    EXPECT_FALSE(done.error);
+    while (socket.said().empty())
+        engine.host.let_run(1);
+    EXPECT_EQ(socket.said(), std::vector<std::string>{"leave 1"});
+    engine.submit(2); // of a connection that ends here
+    EXPECT_TRUE(engine.host.await_tokens(2 * kTokens));
+    socket.open = 0;
+    order.join();
     engine.join();
     const auto whole = undisturbed(2);
     EXPECT_EQ(engine.answers, whole);
+}
+
+TEST(TakeOver, OneThatLeavesLateLeavesWhatIsLeftAtItsEnd) {
+    NotedSocket socket;
+    RunningEngine engine(&socket);
+    socket.open = 1; // it never ends
+    const CommandDone done = engine.host.order_with(CommandKind::kStop, [](Command& c) {
+        c.grace_ms = 1;
+        c.hand_over = true;
+        c.leaves = "Late";
+    });
+    EXPECT_FALSE(done.error);
+    engine.join();
+    EXPECT_EQ(socket.said(), (std::vector<std::string>{"leave 2", kLeavesRequests}));
 }
 
 TEST(TakeOver, EachStepIsBegunAndEnded) {
@@ -210,8 +243,8 @@ TEST_P(FailedStep, EndsItsRequestsUnlessTheDeviceIsGoneAndASuccessorMayTryThem) 
     thread.join();
     EXPECT_EQ(ended.has_value(), !device_is_gone);
     EXPECT_EQ(socket.said(), device_is_gone
-                                 ? (std::vector<std::string>{"leave", "ended error"})
-                                 : (std::vector<std::string>{"ended error", "drain", "leave"}));
+                                 ? (std::vector<std::string>{kLeavesRequests, "ended error"})
+                                 : std::vector<std::string>{"ended error"});
 }
 
 } // namespace

@@ -48,9 +48,9 @@ class Held {
         in.reset(ends[0]);
         out.reset(ends[1]);
     }
-    std::shared_ptr<Keeping> open(uint64_t generation) const {
+    std::shared_ptr<Keeping> open(uint64_t generation, const std::string& identity = "") const {
         auto keeping = Keeping::open(journal.duplicate().value(), in.duplicate().value(),
-                                     out.duplicate().value());
+                                     out.duplicate().value(), identity);
         EXPECT_TRUE(keeping) << keeping.error().message;
         const Status claimed = (*keeping)->claim(generation, kNoPatience);
         EXPECT_TRUE(claimed) << claimed.error().message;
@@ -289,11 +289,20 @@ TEST(Journal, WhatIsTooSmallIsRefusedInWords) {
 class TakeOver : public testing::Test {
   protected:
     // The one before ends without a word.
-    std::vector<Keeping::TakenOver> take_over() {
+    std::vector<Keeping::TakenOver> take_over(const std::string& identity = "") {
         kept.reset();
         before.reset();
-        after = held.open(++generation);
+        after = held.open(++generation, identity);
         return after->take_over();
+    }
+    // One connection with a request that was begun, and one between two requests.
+    std::shared_ptr<KeptConnection> begin_one_beside(const Pair& idle) {
+        send_text(pair.theirs.get(), "request");
+        receive_into(*kept, pair.ours.get());
+        kept->begin_request(7);
+        kept->note("memo");
+        kept->append(11);
+        return before->keep(idle.ours.get());
     }
 
     Held held;
@@ -409,6 +418,69 @@ TEST_F(TakeOver, AConnectionThatWasGivenUpAndKeptAgainIsLive) {
     ASSERT_EQ(taken.size(), 1U);
     EXPECT_EQ(taken[0].kept->inbound(), "next");
     EXPECT_FALSE(is_ended(pair.theirs.get(), 0));
+}
+
+TEST_F(TakeOver, OneOfAnotherIdentityEndsWhatWasBegunAndKeepsTheRest) {
+    auto first = take_over("model one");
+    ASSERT_EQ(first.size(), 1U);
+    before = after;
+    kept = first[0].kept;
+    pair.ours = std::move(first[0].socket);
+    first.clear();
+    const Pair idle = held.connect();
+    auto beside = begin_one_beside(idle);
+    beside.reset();
+    auto taken = take_over("model two");
+    ASSERT_EQ(taken.size(), 1U);
+    EXPECT_TRUE(is_ended(pair.theirs.get()));
+    EXPECT_EQ(after->counts().other_identity, 1U);
+    EXPECT_EQ(after->counts().cut, 1U);
+    EXPECT_FALSE(held.holds("request"));
+    // What is begun from here on is its own, and a third one of the same identity goes on with it.
+    KeptConnection& next = *taken[0].kept;
+    send_text(idle.theirs.get(), "request");
+    receive_into(next, taken[0].socket.get());
+    next.begin_request(7);
+    next.note("memo");
+    const UniqueFd ours = std::move(taken[0].socket);
+    taken.clear();
+    taken = take_over("model two");
+    ASSERT_EQ(taken.size(), 1U);
+    EXPECT_TRUE(taken[0].kept->resumes());
+    EXPECT_EQ(after->counts().other_identity, 0U);
+}
+
+TEST_F(TakeOver, WhatIsGivenUpBeforeItIsLeftIsNoBusinessOfTheNext) {
+    const Pair idle = held.connect();
+    auto beside = begin_one_beside(idle);
+    const KeptConnection::Mark mark = kept->mark();
+    kept->give_up(KeptConnection::Why::kEndsHere);
+    EXPECT_EQ(before->counts().too_large, 0U);
+    before->begin_leaving();
+    beside->leave();
+    after = held.open(++generation);
+    auto taken = after->take_over();
+    ASSERT_EQ(taken.size(), 1U);
+    EXPECT_FALSE(is_ended(pair.theirs.get(), 50)) << "the one before still answers it";
+    // Its work is marked nowhere any more, not in a slot that is another's by now.
+    for (const auto& fresh : {after->keep(pair.ours.get())}) {
+        fresh->begin_work();
+        KeptConnection::set(mark, Work::kNone);
+        KeptConnection::set(mark, Work::kComputed);
+    }
+    before->begin_leaving(); // said again, it touches nothing
+    EXPECT_EQ(take_over().size(), 2U);
+}
+
+TEST_F(TakeOver, BytesThatWereTakenAndNotNotedAreLeftOverToo) {
+    send_text(pair.theirs.get(), "GET / HT");
+    receive_into(*kept, pair.ours.get());
+    send_text(pair.theirs.get(), "TP/1.1\r\n");
+    receive_into(*kept, pair.ours.get(), /*is_told=*/false);
+    kept->catch_up(tcp_count(pair.ours.get()).value());
+    kept->give_up(KeptConnection::Why::kEndsHere);
+    EXPECT_TRUE(kept->has_leftover());
+    EXPECT_EQ(kept->leftover(), "GET / HTTP/1.1\r\n");
 }
 
 TEST_F(TakeOver, WorksAgainAndAgainOnTheSameConnection) {

@@ -58,7 +58,7 @@ class Served(SocketHolder):
 
     def hand_over(self, seconds):
         """As for a rolling update: the old one finishes what it can in that time."""
-        self.tell("drain")
+        self.tell("leave late")
         time.sleep(seconds)
         self.tell("leave")
         self.engine.stdin.close()

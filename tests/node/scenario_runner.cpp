@@ -198,6 +198,7 @@ std::string Runner::drive() {
                 EngineStateChanged ready;
                 ready.instance = start->instance;
                 ready.state = EngineState::kReady;
+                ready.identity = "of " + start->spec.model;
                 wrong += event(ready);
             }
         } else if (const auto* command = std::get_if<SendCommand>(&action);
@@ -355,7 +356,9 @@ std::string Runner::when_instance(const Words& words) {
                             grant,
                             EngineState::kUnknown,
                             EngineHeld::kNothing};
-        hello.engine_state = has(words, "ready") ? EngineState::kReady : EngineState::kUnknown;
+        hello.engine_state = has(words, "ready")      ? EngineState::kReady
+                             : has(words, "draining") ? EngineState::kDraining
+                                                      : EngineState::kUnknown;
         hello.held = engine_held_from(word_after(words, "held", "")).value();
         return event(hello);
     }
@@ -365,6 +368,7 @@ std::string Runner::when_instance(const Words& words) {
         change.state = what == "ready" ? EngineState::kReady : engine_state_from(words[2]).value();
         change.reason = what == "ready" ? "" : at(words, 3);
         change.grant_bytes_least = size_of(word_after(words, "least", "0"));
+        change.identity = word_after(words, "identity", "of " + i.spec.model);
         return event(change);
     }
     if (what == "leases")
@@ -375,7 +379,8 @@ std::string Runner::when_instance(const Words& words) {
     if (what == "exits")
         return event(ProcessExited{name, i.process, words[2] == "0", "exit " + words[2], "log"});
     if (what == "cannot")
-        return event(ProcessStartFailed{name, Error{ErrorCode::kIo, "no such file", "", 2}});
+        return event(
+            ProcessStartFailed{name, Error{ErrorCode::kIo, "no such file", at(words, 3), 2}});
     if (what == "done" || what == "refuses") {
         CommandDone done{name,
                          commands_[name].command,

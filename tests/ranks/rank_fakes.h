@@ -58,6 +58,7 @@ class PlayedHost final : public CommandHost {
     void step_begins() override { steps = true; }
     void step_ends() override { steps = false; }
     void serves_as(uint64_t) override {}
+    void has_left_socket() override {}
     uint64_t gate_pauses() const override { return 0; }
     void report(const Load&) override {}
     void report_batch(uint64_t, uint64_t) override {}

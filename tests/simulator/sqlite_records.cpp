@@ -35,8 +35,8 @@ std::string difference(const node::InstanceRecovered& is, const node::InstanceRe
     const auto& [name, state, desired, held_by, reason, message, devices, weights, ranks, process,
                  others, alive, never_started, token, digest, endpoint, grant, grant_resume,
                  grant_next, shrunk_by, came_from, overhead, host, starts, restarts, phases,
-                 on_hold, service, stands_by, generation, start_took, waiting_since, disruptions] =
-        was;
+                 on_hold, service, stands_by, generation, journals, requests_digest, start_took,
+                 waiting_since, disruptions] = was;
     return Comparison("the record of " + name.value)
         .same(is.name == name && is.alive == alive && is.never_started == never_started, "name")
         .same(is.state == state, "state")
@@ -56,6 +56,7 @@ std::string difference(const node::InstanceRecovered& is, const node::InstanceRe
         .same(is.on_hold == on_hold, "hold")
         .same(is.service == service && is.stands_by == stands_by && is.generation == generation,
               "service")
+        .same(is.journals == journals && is.requests_digest == requests_digest, "journal")
         .same(is.start_took == start_took, "time of its start")
         .same(is.waiting_since.has_value() == waiting_since.has_value(), "wait")
         .same(is.disruptions.size() == disruptions.size(), "count of disruptions")

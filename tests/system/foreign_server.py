@@ -28,7 +28,21 @@ class Answer(BaseHTTPRequestHandler):
         pass
 
 
+def accept_and_wait():
+    """As the simplest of servers do: accept() returns when somebody comes, and not before."""
+    listener = socket.socket(fileno=3)
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            body = f"{os.getpid()} {','.join(NAMES)}\n".encode()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: "
+                               + str(len(body)).encode() + b"\r\n\r\n" + body)
+
+
 time.sleep(float(os.environ.get("SLOW_START", "0")))
+if os.environ.get("BLOCKING"):
+    accept_and_wait()
 server = ThreadingHTTPServer(("127.0.0.1", 0), Answer, bind_and_activate=False)
 server.socket.close()
 server.socket = socket.socket(fileno=3)

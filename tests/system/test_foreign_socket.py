@@ -14,7 +14,7 @@ from node_under_test import Node, free_port, kill, wait_until
 HERE = pathlib.Path(__file__).parent
 
 
-def document(port, slow=0.0):
+def document(port, slow=0.0, blocking=""):
     return f"""\
 apiVersion: berth/v1
 kind: Instance
@@ -26,7 +26,7 @@ spec:
   engine:
     driver: process
     command: [{sys.executable}, {HERE / "foreign_server.py"}]
-    environment: {{SLOW_START: "{slow}"}}
+    environment: {{SLOW_START: "{slow}", BLOCKING: "{blocking}"}}
     listen: "127.0.0.1:{port}"
 """
 
@@ -72,3 +72,14 @@ def test_a_foreign_server_answers_on_while_berthd_is_away():
         wait_until("it is known again", lambda: node.instance("foreign")["pid"] == pid)
         kill(pid)
         assert asked(port)[0] != pid
+
+
+def test_a_server_that_waits_in_accept_is_given_a_socket_that_blocks():
+    port = free_port()
+    with Node(memory="1Gi", policy=document(port, blocking="yes")) as node:
+        first, _ = asked(port)
+        shown = node.wait_state("foreign", "Running")
+        assert (shown["pid"], shown["restarts"]) == (first, 0)
+        assert asked(port)[0] == first
+        kill(first)
+        assert asked(port)[0] != first

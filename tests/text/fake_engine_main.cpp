@@ -4,8 +4,10 @@
 //   berth-fake-engine MODEL_DIR --generation N            serves the socket that it inherits
 //   berth-fake-engine MODEL_DIR --batch-input FILE --batch-output FILE
 // The server also answers on stdin's commands: "freeze", "hold", "thaw", and "counts", which prints
-// {"begun", "ended", "cancelled", "inFlight"}; "drain" and "leave" are for a successor.
+// {"begun", "ended", "cancelled", "inFlight"}; "leave" (all, or "connections", "nothing", "late")
+// hands over to a successor.
 #include "base/http/keeping.h"
+#include "base/http/server.h"
 #include "base/inherited.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -19,6 +21,7 @@
 #include <boost/asio/post.hpp>
 
 #include <iostream>
+#include <map>
 
 namespace {
 
@@ -28,19 +31,31 @@ struct Options {
     std::string model;
     std::string listen;
     uint64_t generation = 0;
+    std::string identity;
     serve::BatchOptions batch;
     unsigned step_us = 1000;
     std::string end_text = "<|im_end|>";
     std::string poison_text;
 };
 
-void obey(test::FakeEngine& engine, boost::asio::io_context& context, serve::ApiServer& server) {
+// To a successor.
+const std::map<std::string, http::Leave> kLeave = {
+    {"leave", http::Leave::kRequests},
+    {"leave connections", http::Leave::kConnections},
+    {"leave nothing", http::Leave::kNothing},
+    {"leave late", http::Leave::kLate},
+};
+
+void obey(test::FakeEngine& engine, boost::asio::io_context& context, serve::ApiServer& server,
+          const std::shared_ptr<http::Keeping>& keeping) {
     std::string command;
     while (std::getline(std::cin, command)) {
-        if (command == "drain")
-            boost::asio::post(context, [&] { server.drain(); });
-        else if (command == "leave")
-            boost::asio::post(context, [&] { server.leave(); });
+        if (const auto what = kLeave.find(command); what != kLeave.end())
+            boost::asio::post(context, [&server, keeping, what] {
+                server.leave(what->second);
+                if (keeping && what->second != http::Leave::kLate)
+                    keeping->release();
+            });
         else if (command == "freeze")
             engine.freeze(true);
         else if (command == "hold")
@@ -57,27 +72,28 @@ void obey(test::FakeEngine& engine, boost::asio::io_context& context, serve::Api
 }
 
 // As an engine does at Serve, before its io thread runs.
-Result<std::string> inherit(uint64_t generation, serve::ApiServer& server) {
+Result<std::string> inherit(const Options& options, serve::ApiServer& server,
+                            std::shared_ptr<http::Keeping>& keeping) {
     BERTH_ASSIGN(auto descriptors, take_inherited_descriptors());
     BERTH_ASSIGN(serve::Inheritance inherited, serve::inheritance_of(std::move(descriptors)));
-    std::shared_ptr<http::Keeping> keeping;
     if (inherited.keeps()) {
-        BERTH_ASSIGN(keeping, http::Keeping::open(std::move(inherited.journal),
-                                                  std::move(inherited.parked_in),
-                                                  std::move(inherited.parked_out)));
-        BERTH_TRY(keeping->claim(generation, std::chrono::seconds(2)));
+        BERTH_ASSIGN(keeping, http::Keeping::open(
+                                  std::move(inherited.journal), std::move(inherited.parked_in),
+                                  std::move(inherited.parked_out), options.identity));
+        BERTH_TRY(keeping->claim(options.generation, std::chrono::seconds(2)));
     }
-    return server.take_over(std::move(inherited.listen), std::move(keeping));
+    return server.take_over(std::move(inherited.listen), keeping);
 }
 
 Status serve_until_eof(const Options& options, test::FakeEngine& engine,
                        const text::Tokenizer& tokenizer, boost::asio::io_context& context) {
     serve::ApiServer server(context, engine, tokenizer, text::ChatTemplate::load(options.model));
-    BERTH_ASSIGN(std::string where, options.generation > 0 ? inherit(options.generation, server)
+    std::shared_ptr<http::Keeping> keeping;
+    BERTH_ASSIGN(std::string where, options.generation > 0 ? inherit(options, server, keeping)
                                                            : server.listen(options.listen));
     std::cout << where << std::endl;
     std::thread thread([&] { context.run(); });
-    obey(engine, context, server);
+    obey(engine, context, server, keeping);
     boost::asio::post(context, [&] { server.stop(); });
     thread.join();
     return {};
@@ -118,6 +134,7 @@ int main(int argc, char** argv) {
     app.add_option("--batch-input", options.batch.input);
     app.add_option("--batch-output", options.batch.output);
     app.add_option("--generation", options.generation);
+    app.add_option("--identity", options.identity);
     app.add_option("--step-us", options.step_us);
     app.add_option("--end", options.end_text);
     app.add_option("--poison", options.poison_text);

@@ -32,6 +32,10 @@ class ClientHost final : public EngineHost {
     void step_begins() override { client_.step_begins(); }
     void step_ends() override { client_.step_ends(); }
     void serves_as(uint64_t generation) override { client_.serves_as(generation); }
+    void has_left_socket() override {
+        client_.serves_as(0);
+        client_.set_state(protocol::EngineState::kDraining);
+    }
     uint64_t gate_pauses() const override { return client_.counters().gate_pauses; }
 
     void report(const Load& load) override {

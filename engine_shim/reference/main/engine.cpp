@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/main/engine.h"
 
+#include "base/http/server.h"
 #include "base/log.h"
 #include "engine_shim/reference/model/block_moves.h"
 
@@ -15,15 +16,23 @@ namespace berth::engine {
 namespace {
 
 constexpr Nanoseconds kIdleWait = std::chrono::milliseconds(100);
+constexpr Nanoseconds kStopWait = std::chrono::milliseconds(5);
 
 tl::unexpected<Error> refuse(std::string message, std::string reason) {
     return fail(ErrorCode::kInvalidArgument, std::move(message), std::move(reason));
 }
 
+http::Leave leave_from(const std::string& name) {
+    return name == "Nothing"       ? http::Leave::kNothing
+           : name == "Connections" ? http::Leave::kConnections
+           : name == "Late"        ? http::Leave::kLate
+                                   : http::Leave::kRequests;
+}
+
 } // namespace
 
 Engine::Engine(EngineSettings settings, Parts parts)
-    : settings_(std::move(settings)), parts_(parts) {
+    : settings_(std::move(settings)), parts_(parts), leaves_(http::Leave::kRequests) {
     stats_.ready = true; // made only after the memory's first verified step
     stats_.blocks_total = stats_.blocks_free = parts_.scheduler.allocator().total();
 }
@@ -151,19 +160,27 @@ Status Engine::serve(uint64_t generation) {
 
 void Engine::begin_stop(Nanoseconds grace, bool hand_over) {
     stopping_ = true;
-    hands_over_ = hand_over && socket_side_ != nullptr;
+    hands_over_ = hands_over_ || (hand_over && socket_side_ != nullptr);
     // A part of the grace is left for answering and leaving; a successor needs no answers of ours.
     const Nanoseconds drain = hands_over_ ? grace : grace * 3 / 4;
     stop_at_ = Clock::now() + (settings_.drain_on_stop ? drain : Nanoseconds(0));
-    // Before requests are refused: whoever comes now waits for the next process, whenever that is.
+    // What ends here may still be asked for; whoever comes now waits for the next process, whenever
+    // that is.
     if (socket_side_ != nullptr)
-        socket_side_->drain();
+        socket_side_->leave(hands_over_ ? leaves_ : http::Leave::kConnections);
+    if (hands_over_) {
+        if (leaves_ != http::Leave::kLate)
+            parts_.host.has_left_socket();
+        return;
+    }
     const std::lock_guard lock(mutex_);
     accepting_ = false;
 }
 
-bool Engine::may_end() const {
-    return stopping_ && (parts_.scheduler.idle() || held() || Clock::now() >= stop_at_);
+bool Engine::may_end() {
+    if (!stopping_ || held() || Clock::now() >= stop_at_)
+        return stopping_;
+    return hands_over_ ? socket_side_->unfinished() == 0 : parts_.scheduler.idle();
 }
 
 protocol::CommandDone Engine::obey(const protocol::Command& command) {
@@ -210,6 +227,7 @@ protocol::CommandDone Engine::obey(const protocol::Command& command) {
 void Engine::obey_commands() {
     while (auto command = parts_.host.next_command()) {
         if (command->kind == protocol::CommandKind::kStop) {
+            leaves_ = leave_from(command->leaves);
             begin_stop(std::chrono::milliseconds(std::max<int64_t>(command->grace_ms, 0)),
                        command->hand_over);
             stop_command_ = *command; // answered when it is done
@@ -314,7 +332,7 @@ Status Engine::step() {
 
 void Engine::end_all(bool leaves) {
     if (leaves && socket_side_ != nullptr)
-        socket_side_->leave();
+        socket_side_->leave(http::Leave::kRequests);
     tell_failed();
     {
         const std::lock_guard lock(mutex_);
@@ -341,7 +359,7 @@ Status Engine::run() {
             break;
         publish();
         if (held() || parts_.scheduler.idle()) {
-            parts_.host.wait(kIdleWait);
+            parts_.host.wait(stopping_ ? kStopWait : kIdleWait);
             continue;
         }
         status = step();

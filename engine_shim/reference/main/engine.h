@@ -79,7 +79,7 @@ class Engine final : public EngineApi {
     protocol::CommandDone obey(const protocol::Command& command);
     Status serve(uint64_t generation);
     void begin_stop(Nanoseconds grace, bool hand_over);
-    bool may_end() const;
+    bool may_end();
     void take_submissions();
     TokenCallback told_late(TokenCallback callback);
     void tell_failed();
@@ -104,6 +104,7 @@ class Engine final : public EngineApi {
     // Engine thread alone:
     bool stopping_ = false;
     bool hands_over_ = false;
+    http::Leave leaves_; // of Stop: what is the successor's at once
     // Requests that a step's failure has ended, and who is told once it is known whether the device
     // still computes: if not, a successor goes on with them.
     std::vector<std::pair<TokenCallback, TokenEvent>> failed_;

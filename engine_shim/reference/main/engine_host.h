@@ -4,8 +4,13 @@
 #include "base/units.h"
 #include "engine_shim/protocol/messages.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+
+namespace berth::http {
+enum class Leave;
+}
 
 namespace berth::engine {
 
@@ -31,6 +36,7 @@ class EngineHost {
     virtual void step_begins() = 0;
     virtual void step_ends() = 0;
     virtual void serves_as(uint64_t generation) = 0;
+    virtual void has_left_socket() = 0;       // it answers it no more: told at once
     virtual uint64_t gate_pauses() const = 0; // how often yield_here() found the gate closed
 
     // Counters of the next report.
@@ -55,10 +61,10 @@ class SocketSide {
     // Answers the socket from now on, and goes on with what the engine before left. Waits a while
     // for that one's end.
     virtual Status serve(uint64_t generation) = 0;
-    // Accepts nothing new; connections without a request under way are left to a successor.
-    virtual void drain() = 0;
-    // Leaves it all the others as they are, and lets it serve.
-    virtual void leave() = 0;
+    // Accepts nothing new, leaves to a successor what is kept of `what`, and lets it serve.
+    virtual void leave(http::Leave what) = 0;
+    // Connections that are still to end here.
+    virtual size_t unfinished() = 0;
 };
 
 } // namespace berth::engine

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/main/frontend.h"
 
+#include "base/hash.h"
 #include "base/http/keeping.h"
+#include "base/http/server.h"
 #include "base/listen_socket.h"
 #include "base/log.h"
 #include "engine_shim/reference/serve/api_server.h"
@@ -12,6 +14,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -28,12 +31,29 @@ constexpr std::chrono::seconds kSignalGrace{5};
 // For an engine before this one that is ending: the kernel drops its lock then.
 constexpr std::chrono::seconds kFencePatience{2};
 
+std::string digest_of(const std::string& model_folder, const std::string& fingerprint) {
+    std::string all = fingerprint;
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"})
+        all += sha256_hex(read_file(model_folder + "/" + name).value_or(""));
+    return sha256_hex(all);
+}
+
+// Of two engines with the same one reads a request as the other does, and goes on where it stopped.
+std::string identity_of(const std::string& digest, const Engine& engine) {
+    std::string all = fmt::format("journal {} {} context {} name {}", http::kJournalVersion, digest,
+                                  engine.max_context(), engine.model_name());
+    for (const int32_t token : engine.eos_tokens())
+        all += fmt::format(" {}", token);
+    return sha256_hex(all).substr(0, http::kIdentityBytesMax);
+}
+
 } // namespace
 
 struct Frontend::Prepared {
     text::Tokenizer tokenizer;
     Result<text::ChatTemplate> chat;
     std::optional<serve::BatchFiles> batch;
+    std::string digest; // of the weights and of what makes text of tokens
 };
 
 struct Frontend::State final : SocketSide {
@@ -50,6 +70,7 @@ struct Frontend::State final : SocketSide {
     std::unique_ptr<serve::BatchRunner> batch;
     std::optional<BatchEnd> batch_end; // written by batch_thread, read after stop()
     std::string endpoint;
+    std::string identity;
     std::thread thread;
     std::thread batch_thread;
     std::optional<serve::Inheritance> inherited;
@@ -58,8 +79,8 @@ struct Frontend::State final : SocketSide {
 
     Status inherit(serve::Inheritance given);
     Status serve(uint64_t generation) override;
-    void drain() override;
-    void leave() override;
+    void leave(http::Leave what) override;
+    size_t unfinished() override;
     // Runs it on the io thread, and waits for it.
     template <typename Work>
     auto on_io_thread(Work task) {
@@ -82,6 +103,9 @@ Frontend::~Frontend() {
 const std::string& Frontend::endpoint() const {
     return state_->endpoint;
 }
+const std::string& Frontend::identity() const {
+    return state_->identity;
+}
 
 // A gate that stays closed must not keep the process: what it has answered is on record, and what
 // came by an inherited socket is the next process's.
@@ -92,15 +116,13 @@ void Frontend::State::await_signals() {
         if (error)
             return;
         log::info("signal={} stopping", number);
-        if (inherited)
-            server->drain();
         engine.request_stop(kSignalGrace);
         last_word.expires_after(kSignalGrace);
         last_word.async_wait([this](const boost::system::error_code& cancelled) {
             if (cancelled)
                 return;
             if (inherited)
-                server->leave();
+                server->leave(http::Leave::kRequests);
             std::_Exit(0);
         });
     });
@@ -119,7 +141,7 @@ Status Frontend::State::inherit(serve::Inheritance given) {
     if (given.keeps()) {
         BERTH_ASSIGN(keeping,
                      http::Keeping::open(std::move(given.journal), std::move(given.parked_in),
-                                         std::move(given.parked_out)));
+                                         std::move(given.parked_out), identity));
     }
     inherited = std::move(given);
     engine.use(*this);
@@ -145,20 +167,17 @@ Status Frontend::State::serve(uint64_t generation) {
     return {};
 }
 
-void Frontend::State::drain() {
-    on_io_thread([this] {
-        server->drain();
+void Frontend::State::leave(http::Leave what) {
+    on_io_thread([this, what] {
+        server->leave(what);
         return true;
     });
+    if (keeping && what != http::Leave::kLate)
+        keeping->release();
 }
 
-void Frontend::State::leave() {
-    on_io_thread([this] {
-        server->leave();
-        return true;
-    });
-    if (keeping)
-        keeping->release();
+size_t Frontend::State::unfinished() {
+    return on_io_thread([this] { return server->unfinished(); });
 }
 
 Status Frontend::State::listen(const Options& options) {
@@ -182,7 +201,8 @@ void Frontend::State::run_batch() {
 }
 
 Result<std::shared_ptr<Frontend::Prepared>> Frontend::prepare(const Options& options,
-                                                              const std::string& model_folder) {
+                                                              const std::string& model_folder,
+                                                              const std::string& fingerprint) {
     BERTH_ASSIGN(text::Tokenizer tokenizer,
                  text::Tokenizer::load(model_folder + "/tokenizer.json"));
     std::optional<serve::BatchFiles> batch;
@@ -193,7 +213,7 @@ Result<std::shared_ptr<Frontend::Prepared>> Frontend::prepare(const Options& opt
         BERTH_ASSIGN(batch, serve::BatchFiles::open(std::move(files)));
     }
     return std::make_shared<Prepared>(std::move(tokenizer), text::ChatTemplate::load(model_folder),
-                                      std::move(batch));
+                                      std::move(batch), digest_of(model_folder, fingerprint));
 }
 
 Result<std::unique_ptr<Frontend>> Frontend::make(const Options& options,
@@ -202,6 +222,7 @@ Result<std::unique_ptr<Frontend>> Frontend::make(const Options& options,
     std::unique_ptr<Frontend> made(new Frontend());
     made->state_ = std::make_unique<State>(std::move(prepared), engine);
     State& state = *made->state_;
+    state.identity = identity_of(state.input->digest, engine);
     if (inherited)
         BERTH_TRY(state.inherit(std::move(*inherited)));
     else if (!options.listen.empty())

@@ -20,7 +20,8 @@ class Frontend {
     // files. Any thread; waits for the disk.
     struct Prepared;
     static Result<std::shared_ptr<Prepared>> prepare(const Options& options,
-                                                     const std::string& model_folder);
+                                                     const std::string& model_folder,
+                                                     const std::string& fingerprint);
     // Listens; requests are taken from start() on. An inherited socket is answered from serve() on.
     static Result<std::unique_ptr<Frontend>> make(const Options& options,
                                                   std::shared_ptr<Prepared> prepared,
@@ -31,6 +32,7 @@ class Frontend {
     ~Frontend(); // stops
 
     const std::string& endpoint() const; // empty without a server
+    const std::string& identity() const; // what a request means here
     void start();                        // once; again without effect
     void stop();
 

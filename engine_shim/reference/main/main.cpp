@@ -118,6 +118,7 @@ Result<std::optional<serve::Inheritance>> inheritance(const Options& options) {
 // Ready; and before that it serves, or says that it stands by.
 Status get_ready(Client& client, Frontend& frontend, bool has_socket) {
     const uint64_t generation = client.welcome().generation;
+    client.set_identity(frontend.identity());
     if (has_socket && generation == 0)
         client.stand_by();
     if (has_socket && generation > 0) {
@@ -140,8 +141,8 @@ Status live(const Options& options, const ClientOptions& connection, Client& cli
     phases.mark("attach");
     std::future<Result<std::shared_ptr<Frontend::Prepared>>> preparing;
     if (options.rank == 0) // the others may be given the same command
-        preparing =
-            std::async(std::launch::async, Frontend::prepare, options, weights.model_path());
+        preparing = std::async(std::launch::async, Frontend::prepare, options, weights.model_path(),
+                               weights.fingerprint());
     BERTH_ASSIGN(const auto assembly,
                  Assembly::make(
                      options, client, std::move(weights),
@@ -198,6 +199,10 @@ Status run(const Options& options) {
     prepare_environment(options);
     const std::jthread opening = open_torch_early(connection.device);
     BERTH_ASSIGN(const auto client, Client::connect(connection));
+    if (inherited) {
+        BERTH_ASSIGN(std::vector<UniqueFd> copies, inherited->copies());
+        client->hold_socket(std::move(copies));
+    }
     phases.begin(*client);
     phases.note("process", process_ms);
     phases.mark("connect");

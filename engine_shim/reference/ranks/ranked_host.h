@@ -44,6 +44,7 @@ class RankedHost final : public EngineHost {
     void step_begins() override { host_.step_begins(); }
     void step_ends() override { host_.step_ends(); }
     void serves_as(uint64_t generation) override { host_.serves_as(generation); }
+    void has_left_socket() override { host_.has_left_socket(); }
     uint64_t gate_pauses() const override { return host_.gate_pauses(); }
     void report(const Load& load) override { host_.report(load); }
     void report_batch(uint64_t done, uint64_t total) override { host_.report_batch(done, total); }

@@ -89,8 +89,8 @@ class ApiServer::Core : public std::enable_shared_from_this<ApiServer::Core> {
         keeping_ = keeping;
         return server_->take_over(std::move(socket), std::move(keeping));
     }
-    void drain() { server_->drain(); }
-    void leave() { server_->leave(); }
+    void leave(http::Leave what) { server_->leave(what); }
+    size_t unfinished() const { return server_->unfinished(); }
 
     void stop() {
         if (server_)
@@ -184,11 +184,11 @@ Result<std::string> ApiServer::listen(const std::string& address) {
 Result<std::string> ApiServer::take_over(UniqueFd socket, std::shared_ptr<http::Keeping> keeping) {
     return core_->take_over(std::move(socket), std::move(keeping));
 }
-void ApiServer::drain() {
-    core_->drain();
+void ApiServer::leave(http::Leave what) {
+    core_->leave(what);
 }
-void ApiServer::leave() {
-    core_->leave();
+size_t ApiServer::unfinished() const {
+    return core_->unfinished();
 }
 void ApiServer::stop() {
     core_->stop();

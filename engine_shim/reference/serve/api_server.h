@@ -6,6 +6,7 @@
 #include "engine_shim/reference/text/chat_template.h"
 #include "engine_shim/reference/text/tokenizer.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,7 +17,8 @@ class io_context;
 
 namespace berth::http {
 class Keeping;
-}
+enum class Leave;
+} // namespace berth::http
 
 namespace berth::serve {
 
@@ -40,10 +42,9 @@ class ApiServer {
     Result<std::string> listen(const std::string& address);
     // Goes on with a socket that berthd holds, as http::Server does; returns where it is.
     Result<std::string> take_over(UniqueFd socket, std::shared_ptr<http::Keeping> keeping);
-    // For a successor: leaves it the kept connections, each as soon as no request is under way on
-    // it, or all of them now, with their requests. Nothing is accepted any more.
-    void drain();
-    void leave();
+    // As http::Server does.
+    void leave(http::Leave what);
+    size_t unfinished() const;
     // Closes the listeners and every connection, and cancels the requests in flight. Idempotent.
     void stop();
     // Completion requests that are being answered.

@@ -7,6 +7,17 @@
 
 namespace berth::serve {
 
+Result<std::vector<UniqueFd>> Inheritance::copies() const {
+    std::vector<UniqueFd> all;
+    for (const UniqueFd* one : {&listen, &journal, &parked_in, &parked_out}) {
+        if (one != &listen && !keeps())
+            break;
+        BERTH_ASSIGN(UniqueFd copy, one->duplicate());
+        all.push_back(std::move(copy));
+    }
+    return all;
+}
+
 Result<Inheritance> inheritance_of(std::vector<InheritedFd> descriptors) {
     Inheritance inherited;
     const std::pair<const char*, UniqueFd*> known[] = {{"berth-listen", &inherited.listen},

@@ -11,6 +11,7 @@ struct Inheritance {
     UniqueFd listen;
     UniqueFd journal; // empty: requests must not be kept
     UniqueFd parked_in, parked_out;
+    Result<std::vector<UniqueFd>> copies() const; // of all that is there
     bool keeps() const { return journal && parked_in && parked_out; }
 };
 

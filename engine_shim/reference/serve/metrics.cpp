@@ -100,6 +100,9 @@ std::string kept_text(const http::Keeping::Counts& counts) {
     one(out, "berth_engine_connections_cut_total", "counter",
         "Connections of an engine before this one that could not be gone on with.",
         static_cast<double>(counts.cut));
+    one(out, "berth_engine_requests_of_another_identity_total", "counter",
+        "Of them: with a request that an engine of another model, name or context had begun.",
+        static_cast<double>(counts.other_identity));
     const std::string name = "berth_engine_connections_not_kept_total";
     head(out, name, "counter", "Times that a connection was not kept, or no longer, by cause.");
     const std::pair<const char*, uint64_t> causes[] = {{"NoSlot", counts.no_slot},
