@@ -52,6 +52,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     void close();
     // If it is kept: leaves it to a successor once its request is over; or at once, as it is.
     void drain();
+    bool answering() const { return answering_; }
     void leave();
 
   private:

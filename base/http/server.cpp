@@ -15,6 +15,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <list>
@@ -103,6 +104,11 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
     }
 
     size_t connections() const { return connection_count_; }
+    size_t answering() const {
+        const auto all = connections_now();
+        return static_cast<size_t>(
+            std::ranges::count_if(all, [](const auto& one) { return one->answering(); }));
+    }
     void remember_path(const std::string& path) { unix_paths_.push_back(path); }
 
   private:
@@ -391,6 +397,10 @@ void Server::stop() {
 
 size_t Server::connections() const {
     return core_->connections();
+}
+
+size_t Server::answering() const {
+    return core_->answering();
 }
 
 } // namespace berth::http

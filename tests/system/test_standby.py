@@ -6,6 +6,7 @@ compare every answer with that of an undisturbed engine. What is killed is kille
 BERTH_KILLS says how many deaths the last test makes.
 """
 
+import itertools
 import json
 import os
 import random
@@ -287,12 +288,17 @@ def test_a_drained_engine_ends_what_it_has_begun_and_refuses_nobody(references):
 
         waiting = threading.Thread(target=ask_late)
 
-        def drain():
-            begun.append(node.post("/v1/instances/chat:drain", {"timeout": "120s"}))
-            waiting.start()
+        events = itertools.count(1)
+
+        def drain(*_):
+            at = next(events)
+            if at == 2:
+                begun.append(node.post("/v1/instances/chat:drain", {"timeout": "120s"}))
+            if at == 7:  # the engine has heard of it between two of these
+                waiting.start()
 
         with Streaming(node.port) as client:
-            assert client.complete(PROMPTS[1], on_event=AtEvent(drain)) == references[PROMPTS[1]]
+            assert client.complete(PROMPTS[1], on_event=drain) == references[PROMPTS[1]]
             node.finish(begun[0])
             assert node.instance("chat")["state"] == "Evicted"
             assert not late, "it waits"

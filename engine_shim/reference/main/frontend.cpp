@@ -27,6 +27,8 @@ namespace {
 constexpr std::chrono::seconds kSignalGrace{5};
 // For an engine before this one that is ending: the kernel drops its lock then.
 constexpr std::chrono::seconds kFencePatience{2};
+// For answers that are done, on slow connections.
+constexpr std::chrono::seconds kLastWrites{1};
 
 } // namespace
 
@@ -53,6 +55,7 @@ struct Frontend::State final : SocketSide {
     std::thread thread;
     std::thread batch_thread;
     std::optional<serve::Inheritance> inherited;
+    bool has_left = false;                  // its connections: what is not done is another's
     std::shared_ptr<http::Keeping> keeping; // of the inherited socket, if requests may be kept
     bool serves = false;
 
@@ -60,6 +63,7 @@ struct Frontend::State final : SocketSide {
     Status serve(uint64_t generation) override;
     void drain() override;
     void leave() override;
+    void await_answers();
     // Runs it on the io thread, and waits for it.
     template <typename Work>
     auto on_io_thread(Work task) {
@@ -157,6 +161,7 @@ void Frontend::State::leave() {
         server->leave();
         return true;
     });
+    has_left = true;
     if (keeping)
         keeping->release();
 }
@@ -225,6 +230,14 @@ void Frontend::start() {
         state_->batch_thread = std::thread([this] { state_->run_batch(); });
 }
 
+// The engine is done; what it gave last is still on its way to the clients.
+void Frontend::State::await_answers() {
+    const auto until = std::chrono::steady_clock::now() + kLastWrites;
+    while (server && !has_left && std::chrono::steady_clock::now() < until &&
+           on_io_thread([this] { return server->answering(); }) > 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
 void Frontend::stop() {
     if (!state_ || !state_->thread.joinable())
         return;
@@ -232,6 +245,7 @@ void Frontend::stop() {
         state_->batch->stop();
         state_->batch_thread.join();
     }
+    state_->await_answers();
     asio::post(state_->context, [this] {
         if (state_->server)
             state_->server->stop();

@@ -91,6 +91,7 @@ class ApiServer::Core : public std::enable_shared_from_this<ApiServer::Core> {
     }
     void drain() { server_->drain(); }
     void leave() { server_->leave(); }
+    size_t answering() const { return server_->answering(); }
 
     void stop() {
         if (server_)
@@ -189,6 +190,10 @@ void ApiServer::drain() {
 }
 void ApiServer::leave() {
     core_->leave();
+}
+
+size_t ApiServer::answering() const {
+    return core_->answering();
 }
 void ApiServer::stop() {
     core_->stop();

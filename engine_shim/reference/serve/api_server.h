@@ -44,6 +44,7 @@ class ApiServer {
     // it, or all of them now, with their requests. Nothing is accepted any more.
     void drain();
     void leave();
+    size_t answering() const; // connections with an answer that is not written whole
     // Closes the listeners and every connection, and cancels the requests in flight. Idempotent.
     void stop();
     // Completion requests that are being answered.
