@@ -19,7 +19,6 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <list>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -69,10 +68,9 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
     // What another process has left goes on, then the socket is answered.
     Status take_over(UniqueFd fd, int family, std::shared_ptr<Keeping> keeping) {
         setting_->keeping = std::move(keeping);
-        if (setting_->keeping) {
+        if (setting_->keeping)
             for (Keeping::TakenOver& one : setting_->keeping->take_over())
                 go_on(std::move(one));
-        }
         return listen(std::move(fd), family);
     }
 
@@ -105,9 +103,8 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
 
     size_t connections() const { return connection_count_; }
     size_t answering() const {
-        const auto all = connections_now();
         return static_cast<size_t>(
-            std::ranges::count_if(all, [](const auto& one) { return one->answering(); }));
+            std::ranges::count(connections_now(), true, &Connection::answering));
     }
     void remember_path(const std::string& path) { unix_paths_.push_back(path); }
 
@@ -384,11 +381,8 @@ Result<uint16_t> Server::listen_tcp(const std::string& host, uint16_t port,
                     fmt::format("{}:{}: this name leads to an address that is not this machine's "
                                 "own (loopback)",
                                 host, port));
-    uint16_t chosen = bound.ss_family == AF_INET6
-                          ? ntohs(reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port)
-                          : ntohs(reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
     BERTH_TRY(core_->listen(std::move(fd), bound.ss_family, std::move(tls)));
-    return chosen;
+    return port_of(reinterpret_cast<sockaddr*>(&bound));
 }
 
 void Server::stop() {

@@ -29,6 +29,7 @@ constexpr std::chrono::seconds kSignalGrace{5};
 constexpr std::chrono::seconds kFencePatience{2};
 // For answers that are done, on slow connections.
 constexpr std::chrono::seconds kLastWrites{1};
+constexpr std::chrono::milliseconds kLookAgain{2};
 
 } // namespace
 
@@ -63,7 +64,7 @@ struct Frontend::State final : SocketSide {
     Status serve(uint64_t generation) override;
     void drain() override;
     void leave() override;
-    void await_answers();
+    void end(std::chrono::steady_clock::time_point until);
     // Runs it on the io thread, and waits for it.
     template <typename Work>
     auto on_io_thread(Work task) {
@@ -231,11 +232,18 @@ void Frontend::start() {
 }
 
 // The engine is done; what it gave last is still on its way to the clients.
-void Frontend::State::await_answers() {
-    const auto until = std::chrono::steady_clock::now() + kLastWrites;
-    while (server && !has_left && std::chrono::steady_clock::now() < until &&
-           on_io_thread([this] { return server->answering(); }) > 0)
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+void Frontend::State::end(std::chrono::steady_clock::time_point until) {
+    if (server && !has_left && server->answering() > 0 &&
+        std::chrono::steady_clock::now() < until) {
+        last_word.expires_after(kLookAgain);
+        last_word.async_wait([this, until](const boost::system::error_code&) { end(until); });
+        return;
+    }
+    if (server)
+        server->stop();
+    signals.cancel();
+    last_word.cancel();
+    work.reset();
 }
 
 void Frontend::stop() {
@@ -245,14 +253,8 @@ void Frontend::stop() {
         state_->batch->stop();
         state_->batch_thread.join();
     }
-    state_->await_answers();
-    asio::post(state_->context, [this] {
-        if (state_->server)
-            state_->server->stop();
-        state_->signals.cancel();
-        state_->last_word.cancel();
-        state_->work.reset();
-    });
+    asio::post(state_->context,
+               [this] { state_->end(std::chrono::steady_clock::now() + kLastWrites); });
     state_->thread.join();
 }
 
