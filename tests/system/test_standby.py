@@ -6,7 +6,6 @@ compare every answer with that of an undisturbed engine. What is killed is kille
 BERTH_KILLS says how many deaths the last test makes.
 """
 
-import itertools
 import json
 import os
 import random
@@ -230,14 +229,14 @@ def test_a_standby_takes_over_streams_in_the_middle_and_the_killed_one_stands_by
 
 
 class AtEvent:
-    """What is done in the middle of a stream: at its sixth event."""
+    """What is done in the middle of a stream: at that event of it."""
 
-    def __init__(self, deed):
-        self.seen, self.deed = 0, deed
+    def __init__(self, deed, at=6):
+        self.seen, self.deed, self.at = 0, deed, at
 
     def __call__(self):
         self.seen += 1
-        if self.seen == 6:
+        if self.seen == self.at:
             self.deed()
 
 
@@ -288,17 +287,15 @@ def test_a_drained_engine_ends_what_it_has_begun_and_refuses_nobody(references):
 
         waiting = threading.Thread(target=ask_late)
 
-        events = itertools.count(1)
+        def drain():
+            begun.append(node.post("/v1/instances/chat:drain", {"timeout": "120s"}))
 
-        def drain(*_):
-            at = next(events)
-            if at == 2:
-                begun.append(node.post("/v1/instances/chat:drain", {"timeout": "120s"}))
-            if at == 7:  # the engine has heard of it between two of these
-                waiting.start()
+        # The engine hears of it between two of these events.
+        deeds = [AtEvent(drain, at=2), AtEvent(waiting.start, at=7)]
 
         with Streaming(node.port) as client:
-            assert client.complete(PROMPTS[1], on_event=drain) == references[PROMPTS[1]]
+            assert client.complete(PROMPTS[1], on_event=lambda: [deed() for deed in deeds]
+                                   ) == references[PROMPTS[1]]
             node.finish(begun[0])
             assert node.instance("chat")["state"] == "Evicted"
             assert not late, "it waits"
