@@ -54,6 +54,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // Whether a successor goes on with it now; then leave() leaves it as it is. Else finish() lets
     // it end here with its request, at once if there is none; leave_late() leaves it then.
     bool goes_over(Leave what) const;
+    bool answering() const { return answering_ && !left_; }
     void leave();
     void leave_late() { leaves_late_ = true; }
     void finish();

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -76,9 +75,12 @@ void Server::Core::leave(Leave what) {
 }
 
 size_t Server::Core::unfinished() const {
-    const auto all = connections_now();
     return static_cast<size_t>(
-        std::count_if(all.begin(), all.end(), [](const auto& one) { return !one->has_left(); }));
+        std::ranges::count(connections_now(), false, &Connection::has_left));
+}
+
+size_t Server::Core::answering() const {
+    return static_cast<size_t>(std::ranges::count(connections_now(), true, &Connection::answering));
 }
 
 void Server::Core::stop() {
@@ -170,11 +172,8 @@ Result<uint16_t> Server::listen_tcp(const std::string& host, uint16_t port,
                     fmt::format("{}:{}: this name leads to an address that is not this machine's "
                                 "own (loopback)",
                                 host, port));
-    uint16_t chosen = bound.ss_family == AF_INET6
-                          ? ntohs(reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port)
-                          : ntohs(reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
     BERTH_TRY(core_->listen(std::move(fd), bound.ss_family, std::move(tls)));
-    return chosen;
+    return port_of(reinterpret_cast<sockaddr*>(&bound));
 }
 
 void Server::stop() {
@@ -183,6 +182,10 @@ void Server::stop() {
 
 size_t Server::connections() const {
     return core_->connections();
+}
+
+size_t Server::answering() const {
+    return core_->answering();
 }
 
 } // namespace berth::http

@@ -85,6 +85,7 @@ class Server {
     // handlers await is cancelled. Idempotent. The coroutines end in the io_context's next turns.
     void stop();
     size_t connections() const;
+    size_t answering() const; // of them: a request's last byte is still to be written
 
   private:
     class Core;

@@ -32,6 +32,7 @@ class Server::Core : public std::enable_shared_from_this<Server::Core> {
     Status take_over(UniqueFd fd, int family, std::shared_ptr<Keeping> keeping);
     void leave(Leave what);
     size_t unfinished() const;
+    size_t answering() const;
     void stop();
     size_t connections() const { return connection_count_; }
     void remember_path(const std::string& path) { unix_paths_.push_back(path); }

@@ -36,4 +36,10 @@ bool is_loopback(const sockaddr* address) {
            IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
+uint16_t port_of(const sockaddr* address) {
+    return address->sa_family == AF_INET6
+               ? ntohs(reinterpret_cast<const sockaddr_in6*>(address)->sin6_port)
+               : ntohs(reinterpret_cast<const sockaddr_in*>(address)->sin_port);
+}
+
 } // namespace berth::http

@@ -3,6 +3,7 @@
 
 #include "base/result.h"
 
+#include <cstdint>
 #include <string>
 #include <sys/socket.h>
 
@@ -14,5 +15,6 @@ Result<int> family_of(int socket);
 // The other end of a TCP connection, "127.0.0.1:40312"; empty when it cannot be told.
 std::string numeric_address(int socket);
 bool is_loopback(const sockaddr* address);
+uint16_t port_of(const sockaddr* address);
 
 } // namespace berth::http

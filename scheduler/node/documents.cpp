@@ -156,7 +156,6 @@ void Step::remove(Instance& i) {
                          Error{ErrorCode::kNotFound, i.name.value + " was removed", "Removed", 0},
                          "removed");
     cancel_timers(i);
-    cancel(i.serve_timer);
     tell(i, false, "Removed", "no longer in the documents");
     dirty_.erase(i.name);
     const InstanceName name = i.name;

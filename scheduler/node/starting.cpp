@@ -29,7 +29,6 @@ uint64_t Step::grant_size(const Instance& i, const std::vector<Fit>& fits) const
 void Step::start_process(Instance& i, Board& board, const std::vector<Fit>& fits) {
     const policies::ModelSpec* model = board.model_of(i);
     cancel_timers(i);
-    cancel(i.serve_timer);
     std::string where;
     for (const DeviceId& device : i.devices)
         where += (where.empty() ? "" : ", ") + device.value;

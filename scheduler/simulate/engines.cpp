@@ -84,7 +84,9 @@ node::ProcessRef Engines::start(const node::StartProcess& start, const std::stri
 }
 
 void Engines::connect(Engine& engine) {
-    if (engine.session || engine.broken || (engine.silent && !engine.stuck_since))
+    // A frozen one does not come back. If its pid is not on record nobody could find it otherwise.
+    const bool frozen = engine.silent && !engine.stuck_since && engine.recorded;
+    if (engine.session || engine.broken || frozen)
         return;
     const node::ProcessRef process = engine.process;
     const node::NodeState* state = ear_.state();

@@ -48,8 +48,8 @@ class Judge {
     void check_decision(const node::Decision& decision);
     void check_disruptions(const std::vector<node::Action>& actions);
     void check_jobs();
-    // judge_rollouts.cpp
     void check_forgotten(const node::ForgetRequests& forget);
+    // judge_rollouts.cpp
     node::ProcessRef who_serves(const std::string& service) const;
     void check_rollouts(const std::vector<node::Action>& actions);
     void check_unharmed(const node::Rollout& r, const node::ProcessRef& serving,

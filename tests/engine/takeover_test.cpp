@@ -39,6 +39,16 @@ class NotedSocket final : public SocketSide {
 
 const std::string kLeavesRequests = "leave 3";
 
+// A request is under way, whose end the socket's side notes.
+bool begin_noted(RunningEngine& engine, NotedSocket& socket) {
+    const Status accepted =
+        engine.engine().submit(test_request(1, 200), [&socket](const TokenEvent& event) {
+            if (event.finished)
+                socket.note("ended " + std::string(to_string(event.finish_reason)));
+        });
+    return accepted && engine.host.await_tokens(3);
+}
+
 TEST(TakeOver, ARequestGoesOnBehindWhatAnotherEngineGaveWhereverThatEnded) {
     const auto whole = undisturbed();
     for (const uint32_t given : {1U, 2U, 15U, 16U, 17U, kTokens - 1}) {
@@ -100,13 +110,7 @@ TEST(TakeOver, AnEngineWithoutASocketRefusesToServeInWords) {
 TEST(TakeOver, AHandOverLeavesBeforeItCancels) {
     NotedSocket socket;
     RunningEngine engine(&socket);
-    const Status accepted =
-        engine.engine().submit(test_request(1, 200), [&](const TokenEvent& event) {
-            if (event.finished)
-                socket.note("ended " + std::string(to_string(event.finish_reason)));
-        });
-    ASSERT_TRUE(accepted);
-    ASSERT_TRUE(engine.host.await_tokens(3));
+    ASSERT_TRUE(begin_noted(engine, socket));
     const CommandDone done = engine.host.order_with(CommandKind::kStop, [](Command& c) {
         c.grace_ms = 0;
         c.hand_over = true;
@@ -120,13 +124,7 @@ TEST(TakeOver, AHandOverLeavesBeforeItCancels) {
 TEST(TakeOver, APlainStopLeavesTheListenerToTheNextProcessAndEndsWhatIsInFlight) {
     NotedSocket socket;
     RunningEngine engine(&socket);
-    const Status accepted =
-        engine.engine().submit(test_request(1, 200), [&](const TokenEvent& event) {
-            if (event.finished)
-                socket.note("ended " + std::string(to_string(event.finish_reason)));
-        });
-    ASSERT_TRUE(accepted);
-    ASSERT_TRUE(engine.host.await_tokens(3));
+    ASSERT_TRUE(begin_noted(engine, socket));
     EXPECT_FALSE(
         engine.host.order_with(CommandKind::kStop, [](Command& c) { c.grace_ms = 0; }).error);
     engine.join();
@@ -136,13 +134,7 @@ TEST(TakeOver, APlainStopLeavesTheListenerToTheNextProcessAndEndsWhatIsInFlight)
 TEST(TakeOver, WhoeverIsEndedBySomebodyElseThanBerthdLeavesWhatIsInFlight) {
     NotedSocket socket;
     RunningEngine engine(&socket);
-    const Status accepted =
-        engine.engine().submit(test_request(1, 200), [&](const TokenEvent& event) {
-            if (event.finished)
-                socket.note("ended " + std::string(to_string(event.finish_reason)));
-        });
-    ASSERT_TRUE(accepted);
-    ASSERT_TRUE(engine.host.await_tokens(3));
+    ASSERT_TRUE(begin_noted(engine, socket));
     engine.stop(); // as a signal does
     EXPECT_EQ(socket.said(),
               (std::vector<std::string>{kLeavesRequests, kLeavesRequests, "ended cancelled"}));

@@ -141,14 +141,20 @@ TEST(TcpCount, IsNotOfferedForUnixSockets) {
     EXPECT_EQ(count.error().code, ErrorCode::kUnsupported);
 }
 
+// Connections of slots 0, 1, ... with serials 100, 101, ...
+std::vector<Pair> park_some(const Held& held, Parking& parking, uint32_t count) {
+    std::vector<Pair> pairs;
+    for (uint32_t slot = 0; slot < count; ++slot) {
+        pairs.push_back(held.connect());
+        EXPECT_TRUE(parking.park({{slot, slot + 100}, pairs.back().ours.get()}));
+    }
+    return pairs;
+}
+
 TEST(Parking, ClearingEndsAllAlsoAfterAnotherEndedWhileItLooked) {
     const Held held;
     Parking parking(held.in.duplicate().value(), held.out.duplicate().value());
-    std::vector<Pair> pairs;
-    for (uint32_t slot = 0; slot < 5; ++slot) {
-        pairs.push_back(held.connect());
-        ASSERT_TRUE(parking.park({{slot, slot + 100}, pairs.back().ours.get()}));
-    }
+    const std::vector<Pair> pairs = park_some(held, parking, 5);
     const int middle = 2 * 16; // bytes of entries that it has seen
     ASSERT_EQ(::setsockopt(held.out.get(), SOL_SOCKET, SO_PEEK_OFF, &middle, sizeof middle), 0);
     Parking other(held.in.duplicate().value(), held.out.duplicate().value());
@@ -166,11 +172,7 @@ TEST(Parking, ClearingEndsAllAlsoAfterAnotherEndedWhileItLooked) {
 TEST(Parking, LookingTakesNothingOutAndReplacingLeavesTheLiveAlone) {
     const Held held;
     Parking parking(held.in.duplicate().value(), held.out.duplicate().value());
-    std::vector<Pair> pairs;
-    for (uint32_t slot = 0; slot < 20; ++slot) {
-        pairs.push_back(held.connect());
-        ASSERT_TRUE(parking.park({{slot, slot + 100}, pairs.back().ours.get()}));
-    }
+    const std::vector<Pair> pairs = park_some(held, parking, 20);
     for (int round = 0; round < 2; ++round) {
         const auto found = parking.look();
         ASSERT_TRUE(found);

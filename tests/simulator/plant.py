@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Copies sources of scheduler/node with twelve bugs in them, each behind planted(N), for the test of the
+"""Copies sources of scheduler/node with eleven bugs in them, each behind planted(N), for the test of the
 simulator itself. The daemon's own build never sees them.
 
     plant.py NODE_FOLDER OUTPUT_FOLDER
@@ -51,8 +51,6 @@ BUGS = [
        "(planted(%d) ? event.process.pid != i->process.pid : !(event.process == i->process))")]),
     ("an engine that says nothing any more is not noticed",
      [("watching.cpp", "    const bool over = quiet", "    const bool over = !planted(%d) && quiet")]),
-    ("a service that ends by itself is taken for done",
-     [("death.cpp", "RestartPolicy::kOnFailure && !serves)", "RestartPolicy::kOnFailure && (!serves || planted(%d)))")]),
 ]
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: the simulator finds what it is there to find. Method: scheduler/node is built once more
-// with twelve bugs in it (plant.py), of which one at a time is on; each must break a rule within a
+// with eleven bugs in it (plant.py), of which one at a time is on; each must break a rule within a
 // bounded number of seeds, and none may while none is on.
 #include "planted.h"
 

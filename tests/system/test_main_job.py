@@ -175,7 +175,7 @@ def test_preempt_resume_cycles_lose_nothing_and_change_no_answer(undisturbed):
         asking.result(120)
         assert not wrong, f"{len(wrong)} of {asked[0]} answers changed: {wrong[:2]}"
         assert asked[0] > 0
-        node.wait_state("nightly", "Succeeded", timeout=300)
+        node.wait_state("nightly", "Succeeded", timeout=900)
         answers = node.answers()
         assert len(answers) == lines
         for number in range(lines):

@@ -229,14 +229,14 @@ def test_a_standby_takes_over_streams_in_the_middle_and_the_killed_one_stands_by
 
 
 class AtEvent:
-    """What is done in the middle of a stream: at its sixth event."""
+    """What is done in the middle of a stream: at that event of it."""
 
-    def __init__(self, deed):
-        self.seen, self.deed = 0, deed
+    def __init__(self, deed, at=6):
+        self.seen, self.deed, self.at = 0, deed, at
 
     def __call__(self):
         self.seen += 1
-        if self.seen == 6:
+        if self.seen == self.at:
             self.deed()
 
 
@@ -289,10 +289,13 @@ def test_a_drained_engine_ends_what_it_has_begun_and_refuses_nobody(references):
 
         def drain():
             begun.append(node.post("/v1/instances/chat:drain", {"timeout": "120s"}))
-            waiting.start()
+
+        # The engine hears of it between two of these events.
+        deeds = [AtEvent(drain, at=2), AtEvent(waiting.start, at=7)]
 
         with Streaming(node.port) as client:
-            assert client.complete(PROMPTS[1], on_event=AtEvent(drain)) == references[PROMPTS[1]]
+            assert client.complete(PROMPTS[1], on_event=lambda: [deed() for deed in deeds]
+                                   ) == references[PROMPTS[1]]
             node.finish(begun[0])
             assert node.instance("chat")["state"] == "Evicted"
             assert not late, "it waits"

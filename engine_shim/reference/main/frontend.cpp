@@ -30,6 +30,9 @@ namespace {
 constexpr std::chrono::seconds kSignalGrace{5};
 // For an engine before this one that is ending: the kernel drops its lock then.
 constexpr std::chrono::seconds kFencePatience{2};
+// For answers that are done, on slow connections.
+constexpr std::chrono::seconds kLastWrites{1};
+constexpr std::chrono::milliseconds kLookAgain{2};
 
 std::string digest_of(const std::string& model_folder, const std::string& fingerprint) {
     std::string all = fingerprint;
@@ -81,6 +84,7 @@ struct Frontend::State final : SocketSide {
     Status serve(uint64_t generation) override;
     void leave(http::Leave what) override;
     size_t unfinished() override;
+    void end(std::chrono::steady_clock::time_point until);
     // Runs it on the io thread, and waits for it.
     template <typename Work>
     auto on_io_thread(Work task) {
@@ -246,6 +250,20 @@ void Frontend::start() {
         state_->batch_thread = std::thread([this] { state_->run_batch(); });
 }
 
+// The engine is done; what it gave last is still on its way to the clients.
+void Frontend::State::end(std::chrono::steady_clock::time_point until) {
+    if (server && server->answering() > 0 && std::chrono::steady_clock::now() < until) {
+        last_word.expires_after(kLookAgain);
+        last_word.async_wait([this, until](const boost::system::error_code&) { end(until); });
+        return;
+    }
+    if (server)
+        server->stop();
+    signals.cancel();
+    last_word.cancel();
+    work.reset();
+}
+
 void Frontend::stop() {
     if (!state_ || !state_->thread.joinable())
         return;
@@ -253,13 +271,8 @@ void Frontend::stop() {
         state_->batch->stop();
         state_->batch_thread.join();
     }
-    asio::post(state_->context, [this] {
-        if (state_->server)
-            state_->server->stop();
-        state_->signals.cancel();
-        state_->last_word.cancel();
-        state_->work.reset();
-    });
+    asio::post(state_->context,
+               [this] { state_->end(std::chrono::steady_clock::now() + kLastWrites); });
     state_->thread.join();
 }
 

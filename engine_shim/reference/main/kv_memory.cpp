@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 namespace berth::engine {
 
@@ -145,31 +146,27 @@ Status KvMemory::start(uint64_t grant_bytes) {
     return verify();
 }
 
-KvMemory::Choice KvMemory::choice_of(const protocol::Command& command) const {
-    const bool is_bounded = command.kv == "Auto" && command.grace_ms > 0;
-    return {command.kv, is_bounded ? static_cast<double>(command.grace_ms) : 1e18};
-}
-
-bool KvMemory::is_saved(const Sequence& sequence, Choice& choice) const {
-    if (sequence.computed == 0 || choice.kv != "Auto")
-        return sequence.computed > 0 && choice.kv == "Save";
+bool KvMemory::is_saved(const Sequence& sequence, const std::string& kv, double& ms_left) const {
+    if (sequence.computed == 0 || kv != "Auto")
+        return sequence.computed > 0 && kv == "Save";
     SaveCase one;
     one.bytes = parts_.scheduler.blocks_for(sequence.computed) * block_bytes();
     one.fresh_bytes = one.bytes - std::min(one.bytes, stash_.free_bytes());
     one.tokens = sequence.computed;
     one.prefill_tokens_per_ms = parts_.scheduler.prefill_tokens_per_ms();
-    if (!is_worth_saving(one, choice.ms_left))
+    if (!is_worth_saving(one, ms_left))
         return false;
-    choice.ms_left -= save_ms(one);
+    ms_left -= save_ms(one);
     return true;
 }
 
 Status KvMemory::send_away(const protocol::Command& command, const std::vector<uint64_t>& orders) {
-    Choice choice = choice_of(command);
+    double ms_left = command.grace_ms > 0 ? static_cast<double>(command.grace_ms)
+                                          : std::numeric_limits<double>::infinity();
     for (const uint64_t order : orders) {
         const Sequence& sequence = running_sequence(parts_.scheduler, order);
         std::unique_ptr<SavedKv> saved;
-        if (is_saved(sequence, choice)) {
+        if (is_saved(sequence, command.kv, ms_left)) {
             const std::span<const uint32_t> blocks(sequence.blocks);
             auto kept = stash_.save(blocks.first(parts_.scheduler.blocks_for(sequence.computed)));
             if (!kept && kept.error().code != ErrorCode::kResourceExhausted)

@@ -76,12 +76,8 @@ class KvMemory {
     Status back(uint64_t grant_bytes);
     // Gives the blocks from `blocks` on back.
     Status cut(uint64_t grant_bytes, uint64_t blocks);
-    struct Choice {
-        std::string kv;
-        double ms_left = 0; // to save in
-    };
-    Choice choice_of(const protocol::Command& command) const;
-    bool is_saved(const Sequence& sequence, Choice& choice) const;
+    // `ms_left`, to save in, gets less by what saving it takes.
+    bool is_saved(const Sequence& sequence, const std::string& kv, double& ms_left) const;
     // These running sequences lose their blocks, saved or not as the command says.
     Status send_away(const protocol::Command& command, const std::vector<uint64_t>& orders);
 

@@ -91,6 +91,7 @@ class ApiServer::Core : public std::enable_shared_from_this<ApiServer::Core> {
     }
     void leave(http::Leave what) { server_->leave(what); }
     size_t unfinished() const { return server_->unfinished(); }
+    size_t answering() const { return server_->answering(); }
 
     void stop() {
         if (server_)
@@ -189,6 +190,10 @@ void ApiServer::leave(http::Leave what) {
 }
 size_t ApiServer::unfinished() const {
     return core_->unfinished();
+}
+
+size_t ApiServer::answering() const {
+    return core_->answering();
 }
 void ApiServer::stop() {
     core_->stop();

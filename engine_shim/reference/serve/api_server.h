@@ -45,6 +45,7 @@ class ApiServer {
     // As http::Server does.
     void leave(http::Leave what);
     size_t unfinished() const;
+    size_t answering() const;
     // Closes the listeners and every connection, and cancels the requests in flight. Idempotent.
     void stop();
     // Completion requests that are being answered.
