@@ -111,6 +111,8 @@ typedef struct berth_counters {
     uint64_t steps_done;
     uint64_t batch_done;
     uint64_t batch_total;
+    uint64_t short_of_memory; /* of those waiting: whom only the size of the grant keeps out; a
+                               * class that preempts others gets more then. Since 106 */
 } berth_counters;
 BERTH_EXPORT berth_status berth_set_counters(berth_client* client, const berth_counters* counters);
 /* An answered request: microseconds until its first token, and per token after it (0: it had one).
@@ -118,6 +120,15 @@ BERTH_EXPORT berth_status berth_set_counters(berth_client* client, const berth_c
  */
 BERTH_EXPORT berth_status berth_note_latency(berth_client* client, uint64_t ttft_us,
                                              uint64_t tpot_us);
+/* Instead of it, for an engine that knows before a request's end how it fares, so that lower
+ * classes give time back at once where the policy shares by targets: its first token when it comes,
+ * how long a token takes of late (every few tokens), and its end. And, at each step, for how long
+ * whoever waits longest has had no token. Since 106. */
+BERTH_EXPORT berth_status berth_note_first_token(berth_client* client, uint64_t ttft_us);
+BERTH_EXPORT berth_status berth_note_pace(berth_client* client, uint64_t tpot_us);
+BERTH_EXPORT berth_status berth_note_awaited(berth_client* client, uint64_t longest_us);
+BERTH_EXPORT berth_status berth_note_answered(berth_client* client, uint64_t ttft_us,
+                                              uint64_t tpot_us);
 
 #ifdef __cplusplus
 }

@@ -28,6 +28,16 @@ berth_leaves leaves_from(const std::string& name) {
                                    : BERTH_LEAVES_NOTHING;
 }
 
+template <typename Note>
+berth_status note(berth_client* client, const Note& told) {
+    return guarded([&]() -> Status {
+        if (client == nullptr)
+            return fail(ErrorCode::kInvalidArgument, "client is NULL");
+        told(*client->client);
+        return {};
+    });
+}
+
 } // namespace
 
 int berth_next_command(berth_client* client, berth_command* command) {
@@ -163,12 +173,28 @@ berth_status berth_set_state(berth_client* client, berth_state state, const char
 }
 
 berth_status berth_note_latency(berth_client* client, uint64_t ttft_us, uint64_t tpot_us) {
-    return guarded([&]() -> Status {
-        if (client == nullptr)
-            return fail(ErrorCode::kInvalidArgument, "client is NULL");
-        client->client->note_latency(std::chrono::microseconds(ttft_us),
-                                     std::chrono::microseconds(tpot_us));
-        return {};
+    return note(client, [&](Client& to) {
+        to.note_latency(std::chrono::microseconds(ttft_us), std::chrono::microseconds(tpot_us));
+    });
+}
+
+berth_status berth_note_first_token(berth_client* client, uint64_t ttft_us) {
+    return note(client,
+                [&](Client& to) { to.note_first_token(std::chrono::microseconds(ttft_us)); });
+}
+
+berth_status berth_note_pace(berth_client* client, uint64_t tpot_us) {
+    return note(client, [&](Client& to) { to.note_pace(std::chrono::microseconds(tpot_us)); });
+}
+
+berth_status berth_note_awaited(berth_client* client, uint64_t longest_us) {
+    return note(client,
+                [&](Client& to) { to.note_awaited(std::chrono::microseconds(longest_us)); });
+}
+
+berth_status berth_note_answered(berth_client* client, uint64_t ttft_us, uint64_t tpot_us) {
+    return note(client, [&](Client& to) {
+        to.note_answered(std::chrono::microseconds(ttft_us), std::chrono::microseconds(tpot_us));
     });
 }
 
@@ -185,6 +211,7 @@ berth_status berth_set_counters(berth_client* client, const berth_counters* coun
         to.steps_done = given.steps_done;
         to.batch_done = given.batch_done;
         to.batch_total = given.batch_total;
+        to.short_of_memory = given.short_of_memory;
         return {};
     });
 }

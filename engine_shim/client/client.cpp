@@ -27,6 +27,10 @@ bool may_do_without(const ClientOptions& options, const Error& error) {
            error.code != ErrorCode::kPermissionDenied && error.code != ErrorCode::kInvalidArgument;
 }
 
+uint64_t microseconds(Nanoseconds one) {
+    return static_cast<uint64_t>(one.count()) / 1000;
+}
+
 } // namespace
 
 protocol::Environment filled(protocol::Environment environment, const Device& device) {
@@ -170,6 +174,19 @@ bool Client::await_turn() {
     }
 }
 
+Nanoseconds Client::wait_at_gate(Nanoseconds longest) {
+    const auto began = std::chrono::steady_clock::now();
+    const auto waited = [&] { return Nanoseconds(std::chrono::steady_clock::now() - began); };
+    while (state_->gate_stops() && !state_->commands.has_next() && waited() < longest) {
+        const Nanoseconds rest = state_->meter.rest(state_->gate.share(), ShareMeter::Clock::now());
+        if (rest.count() == 0)
+            break;
+        (void)state_->gate.wait(
+            std::min<Nanoseconds>({rest, longest - waited(), milliseconds(100)}));
+    }
+    return waited();
+}
+
 const std::atomic<uint32_t>* Client::gate_word() const {
     return state_->gate.changes();
 }
@@ -251,19 +268,40 @@ void Client::hold_socket(std::vector<UniqueFd> descriptors) {
 }
 
 void Client::note_latency(Nanoseconds ttft, Nanoseconds tpot) {
-    const auto microseconds = [](Nanoseconds one) {
-        return static_cast<uint64_t>(one.count()) / 1000;
-    };
     state_->counters.ttft.add(microseconds(ttft));
     if (tpot.count() > 0)
         state_->counters.tpot.add(microseconds(tpot));
-    const protocol::Welcome* welcome = state_->welcome.load();
-    if (welcome == nullptr)
-        return;
-    const auto target = [](uint64_t one) { return Nanoseconds(static_cast<int64_t>(one) * 1000); };
-    const SpareTime::Targets targets{target(welcome->slo_ttft_us), target(welcome->slo_tpot_us)};
-    std::lock_guard lock(state_->spare_mutex);
-    state_->gate.set_spare(state_->spare.after(targets, ttft, tpot));
+    state_->move_spare([&](SpareTime& spare, const SpareTime::Targets& targets) {
+        return spare.after(targets, ttft, tpot);
+    });
+}
+
+void Client::note_first_token(Nanoseconds ttft) {
+    state_->counters.ttft.add(microseconds(ttft));
+    note_under_way(ttft, Nanoseconds(0));
+}
+
+void Client::note_pace(Nanoseconds tpot) {
+    note_under_way(Nanoseconds(0), tpot);
+}
+
+void Client::note_awaited(Nanoseconds longest) {
+    if (longest.count() > 0)
+        note_under_way(longest, Nanoseconds(0));
+}
+
+void Client::note_under_way(Nanoseconds ttft, Nanoseconds tpot) {
+    state_->move_spare([&](SpareTime& spare, const SpareTime::Targets& targets) {
+        return spare.under_way(targets, ttft, tpot, SpareTime::Clock::now());
+    });
+}
+
+void Client::note_answered(Nanoseconds ttft, Nanoseconds tpot) {
+    if (tpot.count() > 0)
+        state_->counters.tpot.add(microseconds(tpot));
+    state_->move_spare([&](SpareTime& spare, const SpareTime::Targets& targets) {
+        return spare.after_told(targets, ttft, tpot);
+    });
 }
 
 Client::Counters& Client::counters() {

@@ -134,6 +134,9 @@ class Client {
     // hold. Returns false when a command other than Pause or Resume waits: give up the step (it
     // will be done again) and go to next_command().
     bool yield_here();
+    // For what is computed outside of the loop, as at the start: sleeps while the gate is closed
+    // and its share spent, at most so long and until a command comes. Returns how long.
+    Nanoseconds wait_at_gate(Nanoseconds longest);
     // For a device that looks at the gate by itself: a word that changes whenever the gate may have
     // closed, in memory that lives as long as the client; null where no gate is watched. It knows
     // nothing of commands, and of no page that a later berthd brings: must_yield() between steps
@@ -171,15 +174,24 @@ class Client {
         std::atomic<uint64_t> requests_running{0}, requests_waiting{0}, requests_done{0};
         std::atomic<uint64_t> tokens_done{0}, steps_done{0}, gate_pauses{0}, grant_bytes{0};
         std::atomic<uint64_t> batch_done{0}, batch_total{0};
+        std::atomic<uint64_t> short_of_memory{0}; // of those waiting: for a larger grant alone
         // When the step under way began, by the steady clock; 0: none is. See step_begins().
         std::atomic<int64_t> step_began_ns{0};
         // Of each answered request: until its first token, and per token after it.
         LatencyWindow ttft, tpot;
     };
     Counters& counters();
-    // An answered request; tpot 0: it had one token. Reports tell percentiles; and where the policy
-    // lets latency targets decide, it moves what lower classes may have of the time.
+    // How requests fare. Reports tell percentiles; and where the policy lets latency targets
+    // decide, it moves what lower classes may have of the time. An engine that knows a request only
+    // once it is answered says so by note_latency(); tpot 0: it had one token. Others tell of each:
+    // the first token when it comes, how long a token takes of late while more come, and
+    // note_answered() at its end; and, at each step, how long whoever has waited longest for a
+    // first token has done so (0: nobody waits). What misses a target lowers the share at once.
     void note_latency(Nanoseconds ttft, Nanoseconds tpot);
+    void note_first_token(Nanoseconds ttft);
+    void note_pace(Nanoseconds tpot);
+    void note_awaited(Nanoseconds longest);
+    void note_answered(Nanoseconds ttft, Nanoseconds tpot);
     // Around each step of the engine's loop: a step that does not come to its end shows in the
     // reports. What yield_here() waits for is not its time.
     void step_begins();
@@ -191,6 +203,7 @@ class Client {
     friend class Publication;
     Client();
     bool await_turn();
+    void note_under_way(Nanoseconds ttft, Nanoseconds tpot);
     Result<WeightSet> attach_shared(Device& device, const AttachRequest& request,
                                     const ProgressCallback& progress);
     Result<WeightSet> attach_private(Device& device, const AttachRequest& request,

@@ -64,6 +64,7 @@ protocol::Report Client::State::report() {
         report.step_ms =
             static_cast<uint64_t>(std::max<int64_t>((now.count() - began) / 1'000'000, 1));
     }
+    report.short_of_memory = counters.short_of_memory.load();
     report.batch_done = counters.batch_done.load();
     report.batch_total = counters.batch_total.load();
     report.ttft_us = counters.ttft.percentiles();

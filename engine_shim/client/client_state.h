@@ -30,6 +30,20 @@ struct Client::State final : LinkListener {
     void on_command(protocol::Command command, uint64_t epoch) override;
     void on_tick() override;
 
+    // What lower classes may have of the time, as `move` makes of it now.
+    template <typename Move>
+    void move_spare(const Move& move) {
+        const protocol::Welcome* now = welcome.load();
+        if (now == nullptr)
+            return;
+        const auto target = [](uint64_t us) {
+            return Nanoseconds(static_cast<int64_t>(us) * 1000);
+        };
+        const std::lock_guard lock(spare_mutex);
+        gate.set_spare(
+            move(spare, SpareTime::Targets{target(now->slo_ttft_us), target(now->slo_tpot_us)}));
+    }
+
     // Waits for the first welcome, starting berthd on the way if the mode says so.
     Status first_connection();
     Status check_attempt(const Link::Attempt& attempt, Deadline& deadline);

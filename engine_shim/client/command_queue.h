@@ -34,6 +34,7 @@ class CommandQueue {
     bool paused() const { return paused_.load(std::memory_order_acquire); }
     // Whether a step must look up: something waits, or a Pause holds.
     bool pressing() const { return waiting_.load(std::memory_order_acquire) != 0 || paused(); }
+    bool has_next() const { return waiting_.load(std::memory_order_acquire) != 0; }
     const char* held() const; // "", "Paused", "Offloaded", "Standby"
     void set_standby(bool standby) { standby_.store(standby, std::memory_order_release); }
 

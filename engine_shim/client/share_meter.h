@@ -124,7 +124,8 @@ class BusyTime {
 // Of an engine with latency targets: what it can spare of the time while it works. After each
 // answer the share moves: up while there is slack, quickly until it is close to where it last came
 // near a target and by little from there on, down at once when a target was missed: as each miss is
-// one of the few that a percentile of 99 allows.
+// one of the few that a percentile of 99 allows. A miss that is seen before its answer has ended
+// halves the share then.
 // (Additive increase, multiplicative decrease: D. Chiu, R. Jain, 1989; what is known of where too
 // much begins, as TCP's slow start threshold: V. Jacobson, 1988.)
 class SpareTime {
@@ -139,15 +140,40 @@ class SpareTime {
     static constexpr double kMost = 0.9;
     static constexpr double kKnownPart = 0.85; // of what was too much: quickly up to there
     static constexpr double kForgets = 0.9;    // of what was too much, each time one comes near
+    // Misses of answers under way that are seen within this have one cause, and what was done
+    // about it has not shown yet.
+    static constexpr Nanoseconds kShowsAfter = std::chrono::milliseconds(250);
+    using Clock = std::chrono::steady_clock;
 
-    // Thousandths.
+    // An answer has ended; 0: not measured. Thousandths.
     uint32_t after(const Targets& targets, Nanoseconds ttft, Nanoseconds tpot) {
-        const auto used = [](Nanoseconds measured, Nanoseconds target) {
+        return move(targets, used(targets, ttft, tpot));
+    }
+    // The same, of one whose misses were told by under_way().
+    uint32_t after_told(const Targets& targets, Nanoseconds ttft, Nanoseconds tpot) {
+        return move(targets, std::min(used(targets, ttft, tpot), 1.0));
+    }
+    // What is known of requests that are not answered yet; 0: nothing. Never more than before.
+    uint32_t under_way(const Targets& targets, Nanoseconds ttft, Nanoseconds tpot,
+                       Clock::time_point now) {
+        const double most = used(targets, ttft, tpot);
+        if (most <= 1 || now < lowered_ + kShowsAfter)
+            return share();
+        lowered_ = now;
+        return move(targets, most);
+    }
+
+  private:
+    static double used(const Targets& targets, Nanoseconds ttft, Nanoseconds tpot) {
+        const auto part = [](Nanoseconds measured, Nanoseconds target) {
             return target.count() <= 0 ? 0.0
                                        : static_cast<double>(measured.count()) /
                                              static_cast<double>(target.count());
         };
-        const double most = std::max(used(ttft, targets.ttft), used(tpot, targets.tpot));
+        return std::max(part(ttft, targets.ttft), part(tpot, targets.tpot));
+    }
+    uint32_t share() const { return static_cast<uint32_t>(share_ * 1000); }
+    uint32_t move(const Targets& targets, double most) {
         const bool none = targets.ttft.count() <= 0 && targets.tpot.count() <= 0;
         if (most > 1 - kSlackWanted) // an answer late by chance does not tell of a small share
             near_at_ = std::max(share_, near_at_ * kForgets);
@@ -161,12 +187,12 @@ class SpareTime {
         else
             share_ =
                 std::min(kMost, share_ + (known ? kStep : kFirstStep) * (1 - kSlackWanted - most));
-        return static_cast<uint32_t>(share_ * 1000);
+        return share();
     }
 
-  private:
     double share_ = 0;
     double near_at_ = 1 / kKnownPart; // the share at which it came near a target
+    Clock::time_point lowered_;       // for what was under way
 };
 
 } // namespace berth

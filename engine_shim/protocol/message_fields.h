@@ -106,6 +106,8 @@ void fields(A& a, M& m) {
     a("error", m.error);
     a("grant_bytes", m.grant_bytes);
     a("host_bytes", m.host_bytes);
+    a("saved_bytes", m.saved_bytes);
+    a("moved_bytes", m.moved_bytes);
     a("phases", m.phases);
 }
 template <typename A, Is<Report> M>
@@ -122,6 +124,7 @@ void fields(A& a, M& m) {
     a("ttft_us", m.ttft_us);
     a("tpot_us", m.tpot_us);
     a("step_ms", m.step_ms);
+    a("short_of_memory", m.short_of_memory);
 }
 template <typename A, Is<Failed> M>
 void fields(A& a, M& m) {

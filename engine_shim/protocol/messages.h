@@ -157,6 +157,8 @@ struct CommandDone {
     std::optional<Error> error; // none: done
     uint64_t grant_bytes = 0;   // mapped now
     uint64_t host_bytes = 0;    // host memory for saved KV, what is kept for next time included
+    uint64_t saved_bytes = 0;   // KV that this command has copied there
+    uint64_t moved_bytes = 0;   // and that it has moved within the grant
     Phases phases;
 };
 
@@ -171,7 +173,8 @@ struct Report {
     uint64_t batch_done = 0, batch_total = 0; // lines of the batch file
     // Microseconds at percentiles 50 90 95 99 99.9 100 of late; empty: no request ended.
     std::vector<uint64_t> ttft_us, tpot_us;
-    uint64_t step_ms = 0; // how long the step under way has taken; 0: none is
+    uint64_t step_ms = 0;         // how long the step under way has taken; 0: none is
+    uint64_t short_of_memory = 0; // of those waiting: whom only the size of the grant keeps out
 };
 
 struct Failed {

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <sys/resource.h>
+
 namespace berth::zygote {
 
 namespace {
@@ -45,13 +47,44 @@ std::string_view take_word(std::string_view& text) {
     return word;
 }
 
+std::string words_of(const std::vector<Limit>& limits) {
+    std::string words;
+    for (const Limit& one : limits)
+        words += fmt::format("{} {} {} ", one.kind, one.soft, one.hard);
+    return words;
+}
+
+Result<std::vector<Limit>> limits_of(std::string_view words) {
+    std::vector<Limit> limits;
+    while (!words.empty()) {
+        const auto kind = number_in<int>(take_word(words));
+        const auto soft = number_in<uint64_t>(take_word(words));
+        const auto hard = number_in<uint64_t>(take_word(words));
+        if (!kind || !soft || !hard)
+            return fail(ErrorCode::kCorrupt, "a request to the zygote has limits that are none");
+        limits.push_back({*kind, *soft, *hard});
+    }
+    return limits;
+}
+
 } // namespace
+
+std::vector<Limit> own_limits() {
+    std::vector<Limit> limits;
+    for (int kind = 0; kind < RLIM_NLIMITS; ++kind) {
+        rlimit now{};
+        if (::getrlimit(kind, &now) == 0)
+            limits.push_back({kind, now.rlim_cur, now.rlim_max});
+    }
+    return limits;
+}
 
 std::string encode(const Request& request) {
     std::string bytes;
     add(bytes, request.working_directory);
     add(bytes, request.log_path);
     add(bytes, request.new_session ? "1" : "0");
+    add(bytes, words_of(request.limits));
     add(bytes, std::to_string(request.argv.size()));
     for (const std::string& text : request.argv)
         add(bytes, text);
@@ -65,6 +98,8 @@ Result<Request> decode(std::string_view bytes) {
     BERTH_ASSIGN(request.working_directory, next(bytes));
     BERTH_ASSIGN(request.log_path, next(bytes));
     BERTH_ASSIGN(const std::string session, next(bytes));
+    BERTH_ASSIGN(const std::string limits, next(bytes));
+    BERTH_ASSIGN(request.limits, limits_of(limits));
     BERTH_ASSIGN(const std::string count_text, next(bytes));
     request.new_session = session == "1";
     const auto count = number_in<size_t>(count_text);

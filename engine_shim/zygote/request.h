@@ -4,6 +4,7 @@
 #include "base/result.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,12 +31,22 @@ inline constexpr size_t kArgumentRoom = size_t{32} << 10;
 inline constexpr size_t kEnvironmentRoom = size_t{96} << 10;
 inline constexpr const char* kEnvironmentRoomName = "BERTH_ZYGOTE_ROOM";
 
+// What the kernel allows a process of one kind (setrlimit(2)).
+struct Limit {
+    int kind = 0; // RLIMIT_NOFILE, ...
+    uint64_t soft = 0, hard = 0;
+    bool operator==(const Limit&) const = default;
+};
+// All of this process's own, as whoever it executes has them.
+std::vector<Limit> own_limits();
+
 struct Request {
     std::vector<std::string> argv;        // argv[0] is the program
     std::vector<std::string> environment; // "NAME=TEXT", all of it
     std::string working_directory;        // empty: the zygote's
     std::string log_path;                 // stdout and stderr append there; empty: the zygote's
     bool new_session = true;
+    std::vector<Limit> limits; // the zygote's may be of another time
 };
 
 // No field may hold a NUL, as the kernel's own do not.

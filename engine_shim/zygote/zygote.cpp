@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -92,6 +93,15 @@ Status become(const Request& request, const OwnWords& words) {
             return fail_errno(request.log_path);
         ::dup2(log.get(), 1);
         ::dup2(log.get(), 2);
+    }
+    for (const Limit& one : request.limits) {
+        const rlimit limit{one.soft, one.hard};
+        rlimit now{};
+        const bool same = ::getrlimit(one.kind, &now) == 0 && now.rlim_cur == one.soft &&
+                          now.rlim_max == one.hard;
+        if (!same && ::setrlimit(one.kind, &limit) != 0)
+            return fail_errno(fmt::format("setting resource limit {} to {} and {}", one.kind,
+                                          one.soft, one.hard));
     }
     BERTH_TRY(words.show(request.argv, request.environment));
     const std::string& path = request.argv.front();

@@ -308,6 +308,8 @@ void Crew::answered(uint32_t rank, const node::CommandDone& event) {
         }
         all.grant_bytes = std::max(all.grant_bytes, answer.grant_bytes);
         all.host_bytes += answer.host_bytes;
+        all.saved_bytes += answer.saved_bytes;
+        all.moved_bytes += answer.moved_bytes;
         for (const auto& [name, ms] : answer.phases)
             all.phases[name] = std::max(all.phases[name], ms);
     }

@@ -272,7 +272,8 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
                           report->batch_total,
                           {},
                           {},
-                          report->step_ms};
+                          report->step_ms,
+                          report->short_of_memory};
         take_percentiles(report->ttft_us, event.counters.ttft_ms);
         take_percentiles(report->tpot_us, event.counters.tpot_ms);
         crews_.hear(name, std::move(event));
@@ -283,6 +284,8 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
         event.error = done->error;
         event.grant_bytes = done->grant_bytes;
         event.host_bytes = done->host_bytes;
+        event.saved_bytes = done->saved_bytes;
+        event.moved_bytes = done->moved_bytes;
         event.phases = done->phases;
         crews_.hear(name, std::move(event));
     } else {

@@ -234,6 +234,8 @@ OperationRecord to_record(const OperationEntry& entry) {
         {"dryRun", operation.dry_run},
         {"drop", operation.drop},
         {"message", operation.message},
+        {"bytesSaved", operation.bytes_saved},
+        {"bytesMoved", operation.bytes_moved},
     });
     return row;
 }
@@ -256,6 +258,8 @@ Result<OperationEntry> operation_from(const OperationRecord& record) {
     operation.dry_run = reader.boolean("dryRun", false);
     operation.drop = reader.boolean("drop", false);
     operation.message = reader.string("message", "");
+    operation.bytes_saved = reader.unsigned_integer("bytesSaved", 0);
+    operation.bytes_moved = reader.unsigned_integer("bytesMoved", 0);
     BERTH_TRY(reader.finish());
     operation.state = record.state == "Running"     ? node::OperationState::kRunning
                       : record.state == "Succeeded" ? node::OperationState::kSucceeded

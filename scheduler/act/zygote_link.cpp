@@ -45,6 +45,7 @@ std::string encoded(const SpawnOptions& options) {
     request.working_directory = options.working_directory;
     request.log_path = options.log_path;
     request.new_session = options.new_session;
+    request.limits = zygote::own_limits();
     return zygote::encode(request);
 }
 

@@ -47,6 +47,7 @@ std::string_view kind_of(node::LedgerLine::Kind kind) {
 json::object counters_json(const node::Counters& counters) {
     return {{"requestsRunning", counters.requests_running},
             {"requestsWaiting", counters.requests_waiting},
+            {"shortOfMemory", counters.short_of_memory},
             {"requestsDone", counters.requests_done},
             {"tokensDone", counters.tokens_done},
             {"stepsDone", counters.steps_done},
@@ -54,6 +55,13 @@ json::object counters_json(const node::Counters& counters) {
             {"grantBytes", counters.grant_bytes},
             {"batchDone", counters.batch_done},
             {"batchTotal", counters.batch_total}};
+}
+
+json::object preempted_json(const node::PreemptionTotals& all) {
+    return {{"count", all.count},
+            {"bytesFreed", all.bytes_freed},
+            {"bytesSaved", all.bytes_saved},
+            {"bytesMoved", all.bytes_moved}};
 }
 
 std::string_view state_word(const node::WeightSet& set) {
@@ -307,6 +315,7 @@ json::object instance(const node::Instance& instance, node::TimePoint now) {
             {"restarts", instance.restarts},
             {"phases", phases_map(instance.phases)},
             {"counters", counters_json(instance.counters)},
+            {"preempted", preempted_json(instance.preempted)},
             {"operation", instance.operation ? instance.operation->value : ""},
             {"sinceMs", since.count()}};
 }
@@ -356,6 +365,8 @@ json::object operation(const OperationEntry& entry) {
                        {"message", operation.message},
                        {"phases", phases_list(operation.phases)},
                        {"bytesFreed", operation.bytes_freed},
+                       {"bytesSaved", operation.bytes_saved},
+                       {"bytesMoved", operation.bytes_moved},
                        {"error", nullptr},
                        {"startedAt", timestamp(entry.started_ms)},
                        {"endedAt", nullptr},

@@ -99,6 +99,8 @@ struct CommandDone {
     std::optional<Error> error;
     uint64_t grant_bytes = 0;
     uint64_t host_bytes = 0;
+    uint64_t saved_bytes = 0;
+    uint64_t moved_bytes = 0;
     Phases phases;
 };
 // The driver's figure for what the process holds on its device as grant (host: its "berth-grant"

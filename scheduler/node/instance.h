@@ -52,6 +52,7 @@ struct Instance {
     std::optional<WeightSetId> canary_met;
     Phases phases;
     Counters counters;
+    PreemptionTotals preempted;
 
     GrantState grant_state = GrantState::kNone;
     uint64_t grant_bytes = 0;        // what the ledger counts for it now
@@ -76,7 +77,8 @@ struct Instance {
     bool boosted = false;               // it ranks with the next higher class (starvation)
     TimePoint refused_at;               // when it was last told why it waits for memory
     TimePoint grow_after;               // no try to give it more before
-    bool cramped = false; // requests wait and none runs, twice in a row: none fits into its grant
+    // Requests wait for a larger grant: so its engine says, or none runs, twice in a row.
+    bool cramped = false;
     bool burning = false; // its reports miss the target of a trigger or its slo
 
     // By whose name it answers a socket that outlives it (engine.listen), while its process lives;

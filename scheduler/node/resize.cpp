@@ -27,6 +27,8 @@ void Step::begin_shrink(Instance& i, uint64_t grant_bytes, HeldBy held_by) {
 void Step::shrunk(Instance& i, uint64_t left) {
     left = std::max(left, std::min(i.grant_bytes_next, i.grant_bytes)); // its right, mapped or not
     const uint64_t freed = i.grant_bytes - left;
+    ++i.preempted.count;
+    i.preempted.bytes_freed += freed;
     operation_phase(i, "reclaiming");
     cancel_timers(i);
     i.command.reset();

@@ -172,6 +172,8 @@ void Step::settle(Instance& i, InstanceState state, uint64_t bytes_freed) {
     i.restart_at = now_ + (i.held_by == HeldBy::kPlanner && state == InstanceState::kSuspended
                                ? s_.policy.resume.online_idle
                                : Nanoseconds(0));
+    ++i.preempted.count;
+    i.preempted.bytes_freed += bytes_freed;
     std::string message = bytes_freed > 0 ? format_bytes(bytes_freed) + " freed" : "";
     if (i.held_by == HeldBy::kPlanner)
         message += (message.empty() ? "" : " ") + made_way_words(i);
@@ -220,10 +222,15 @@ void Step::on(const CommandDone& event) {
         return late_answer(*i, event);
     i->command.reset();
     dirty(*i);
+    i->preempted.bytes_saved += event.saved_bytes;
+    i->preempted.bytes_moved += event.moved_bytes;
     if (i->operation)
-        if (const auto found = s_.operations.find(*i->operation); found != s_.operations.end())
+        if (const auto found = s_.operations.find(*i->operation); found != s_.operations.end()) {
+            found->second.bytes_saved += event.saved_bytes;
+            found->second.bytes_moved += event.moved_bytes;
             for (const auto& [name, ms] : event.phases)
                 found->second.phases["engine." + name] = ms;
+        }
     const bool preempting = i->state == InstanceState::kPreempting;
     switch (i->command_kind) {
     case CommandKind::kPause:

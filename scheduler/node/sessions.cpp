@@ -204,7 +204,8 @@ void Step::on(const EngineStateChanged& event) {
 }
 
 void Step::on(const EngineReport& event) {
-    // Not worth a record; and the figures may be a moment old, so nothing is concluded from one.
+    // Not worth a record; and the figures may be a moment old, so nothing is concluded from one but
+    // what the engine itself concludes.
     plans_ = false;
     Instance* i = find(event.instance);
     if (i == nullptr || !i->session)
@@ -212,8 +213,11 @@ void Step::on(const EngineReport& event) {
     const auto idles = [](const Counters& one) {
         return one.requests_waiting > 0 && one.requests_running == 0;
     };
-    i->cramped = idles(i->counters) && idles(event.counters) &&
-                 i->counters.requests_done == event.counters.requests_done;
+    const policies::PriorityClass* of_class = s_.policy.find_class(i->spec.class_name);
+    const bool says_so = event.counters.short_of_memory > 0 && of_class != nullptr &&
+                         of_class->preempts_lower; // others always have more that could be done
+    i->cramped = says_so || (idles(i->counters) && idles(event.counters) &&
+                             i->counters.requests_done == event.counters.requests_done);
     i->counters = event.counters;
     plans_ = weigh_report(*i) || i->cramped;
     Watching{*this}.heard(*i, 0);

@@ -50,6 +50,8 @@ struct Operation {
     std::string message; // what was done, or would be
     std::optional<Error> error;
     uint64_t bytes_freed = 0;
+    uint64_t bytes_saved = 0; // KV that was copied to host memory for it
+    uint64_t bytes_moved = 0; // and within the grant
     Phases phases;
     TimePoint started_at;
     TimePoint phase_started;

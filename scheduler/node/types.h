@@ -115,8 +115,17 @@ struct Counters {
     // Milliseconds at kPercentiles over its last requests; 0: none in that time.
     std::array<double, 6> ttft_ms{};
     std::array<double, 6> tpot_ms{};
-    uint64_t step_ms = 0; // how long its step under way has taken; 0: none is
+    uint64_t step_ms = 0;         // how long its step under way has taken; 0: none is
+    uint64_t short_of_memory = 0; // of those waiting: whom only the size of the grant keeps out
     bool operator==(const Counters&) const = default;
+};
+
+// What preemptions of an instance have done since this berthd began: those that reached their end.
+struct PreemptionTotals {
+    uint64_t count = 0;
+    uint64_t bytes_freed = 0;
+    uint64_t bytes_saved = 0; // of KV, to host memory
+    uint64_t bytes_moved = 0; // of KV, within the grant
 };
 
 // What makes two loads the same: a checkpoint folder, the device, and what is made of it. Each rank

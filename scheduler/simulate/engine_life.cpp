@@ -225,6 +225,7 @@ void Engines::arrivals(const node::InstanceName& instance, uint64_t requests, bo
     busy.instance = instance;
     busy.counters.requests_running = requests;
     busy.counters.requests_waiting = requests > 4 ? requests - 4 : 0;
+    busy.counters.short_of_memory = requests > 6 ? requests - 6 : 0;
     busy.counters.ttft_ms.fill(burning ? 900 : 60);
     node::EngineReport idle;
     idle.instance = instance;

@@ -13,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
@@ -160,6 +161,29 @@ TEST_F(ZygoteTest, OneThatIsDiscardedEndsAndIsReaped) {
     link().discard(std::move(*born));
     EXPECT_TRUE(until([&] { return ::kill(pid, 0) != 0; })) << "not even a zombie is left";
     EXPECT_FALSE(fs::exists(folder_ / "facts.txt"));
+}
+
+TEST_F(ZygoteTest, AForkedProcessHasTheLimitsThatAnExecutedOneWouldHaveNow) {
+    ASSERT_TRUE(ready()) << link().report().why;
+    rlimit files{}, core{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+    ASSERT_EQ(::getrlimit(RLIMIT_CORE, &core), 0);
+    const rlimit fewer{files.rlim_cur - 1, files.rlim_max};
+    const rlimit other{core.rlim_cur == 0 ? std::min<rlim_t>(core.rlim_max, 4096) : 0,
+                       core.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &fewer), 0);
+    ASSERT_EQ(::setrlimit(RLIMIT_CORE, &other), 0);
+    auto born = fork(options({"facts", "facts.txt", "0"}, "engine.log"));
+    ::setrlimit(RLIMIT_NOFILE, &files);
+    ::setrlimit(RLIMIT_CORE, &core);
+    ASSERT_TRUE(born) << born.error().message;
+    born->let_go();
+    EXPECT_EQ(end_of(born->process), "exit code 0");
+    EXPECT_NE(facts("facts.txt")
+                  .find("limits " + std::to_string(fewer.rlim_cur) + " " +
+                        std::to_string(files.rlim_max) + " " + std::to_string(other.rlim_cur)),
+              std::string::npos)
+        << facts("facts.txt");
 }
 
 TEST_F(ZygoteTest, RunsNothingBeforeItIsLetGoAndEndsWhenItIsGivenUp) {
@@ -412,6 +436,7 @@ TEST(ZygoteRequest, ComesBackAsItWasWhateverIsInIt) {
     request.environment = {"A=", "B=\xfe\n", "=odd"};
     request.working_directory = "/tmp/some where";
     request.new_session = false;
+    request.limits = {{7, 1024, UINT64_MAX}, {4, 0, 0}};
     const std::string bytes = zygote::encode(request);
     const auto back = zygote::decode(bytes);
     ASSERT_TRUE(back) << back.error().message;
@@ -420,10 +445,12 @@ TEST(ZygoteRequest, ComesBackAsItWasWhateverIsInIt) {
     EXPECT_EQ(back->working_directory, request.working_directory);
     EXPECT_EQ(back->log_path, "");
     EXPECT_FALSE(back->new_session);
+    EXPECT_EQ(back->limits, request.limits);
     for (size_t length = 0; length < bytes.size(); ++length) // cut short it is never more
         if (auto part = zygote::decode(std::string_view(bytes).substr(0, length)))
             EXPECT_LE(part->environment.size(), request.environment.size() - 1);
-    EXPECT_FALSE(zygote::decode(std::string_view("\0\0001\0009999\0", 10)));
+    EXPECT_FALSE(zygote::decode(std::string_view("\0\0001\0\0009999\0", 11)));
+    EXPECT_FALSE(zygote::decode(std::string_view("\0\0001\0007 x 1 \0001\0a\0", 15)));
 }
 
 TEST(ZygoteRequest, AnswersComeBackAndOthersAreRefused) {

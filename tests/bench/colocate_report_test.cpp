@@ -71,6 +71,40 @@ TEST(QuantileRatios, PairByNumberAndLeaveOutWhatOneSideLacks) {
     EXPECT_DOUBLE_EQ(quantile_ratios({{}}, {{1}}, {99}, 100, 1).front().value, 0);
 }
 
+TEST(PartOf, IsWilsonsInterval) {
+    // 10 of 20, and none of 10, as E. B. Wilson's formula gives them by hand.
+    const Ratio half = part_of(10, 20);
+    EXPECT_DOUBLE_EQ(half.value, 0.5);
+    EXPECT_NEAR(half.low, 0.2993, 1e-4);
+    EXPECT_NEAR(half.high, 0.7007, 1e-4);
+    const Ratio none = part_of(0, 10);
+    EXPECT_DOUBLE_EQ(none.low, 0);
+    EXPECT_NEAR(none.high, 0.2775, 1e-4);
+    EXPECT_NEAR(part_of(298, 300).low, 0.976, 1e-3);
+    EXPECT_DOUBLE_EQ(part_of(0, 0).high, 0);
+}
+
+TEST(MeanRatio, HoldsTheTrueOneInAboutAllItsIntervalsThoughNeighboursAreAlike) {
+    int held = 0;
+    for (uint64_t round = 0; round < 200; ++round) {
+        Dice dice(500 + round);
+        const auto series = [&dice] {
+            std::vector<double> values;
+            double drift = 0;
+            for (int n = 0; n < 60; ++n) {
+                drift = 0.5 * drift + dice.uniform() - 0.5;
+                values.push_back(10 + drift);
+            }
+            return values;
+        };
+        const std::vector<double> these = series(), those = series();
+        const Ratio ratio = mean_ratio(these, those, 300, round);
+        held += ratio.low <= 1 && 1 <= ratio.high ? 1 : 0;
+    }
+    EXPECT_GE(held, 160);
+    EXPECT_LT(held, 200) << "an interval that always holds is too wide";
+}
+
 TEST(QuantileRanks, AreThoseOfTheBinomialDistribution) {
     // Of 100 samples the median lies between the 40th and the 61st with 95 % confidence (the
     // distribution's tables).
@@ -145,8 +179,14 @@ struct Beside {
             alone.outcome.answers.push_back(answer(n, {n + 0.2, n + 0.5}, 4));
             gate.outcome.answers.push_back(answer(n, {n + 0.3, n + 0.7}, 4, n == 3 ? "b" : "a"));
         }
-        batch.outcome.batch = {{0, {0, 0, 0, 0, 0}}, {10, {10'000, 0, 0, 0, 0}}};
-        gate.outcome.batch = {{0, {0, 0, 0, 0, 0}}, {10, {4'500, 0, 7, 0, 0}}};
+        for (uint64_t n = 0; n <= 20; ++n) {
+            const double at = static_cast<double>(n) / 2;
+            batch.outcome.batch.push_back({at, {n * 500, 0, 0, 0, 0}});
+            // 600 and 300 a second in turn
+            gate.outcome.batch.push_back(
+                {at,
+                 {n / 4 * 900 + n % 4 * 300 - (n % 4 == 3 ? 150 : 0), 0, n == 20 ? 7U : 0U, 0, 0}});
+        }
         baseline = {&alone, &batch, {250, 140}};
     }
 };
@@ -162,8 +202,37 @@ TEST(PhaseJson, SaysRatiosSharesTargetsAndMismatches) {
     EXPECT_NEAR(shown.at_pointer("/batch/ofAlone").as_double(), 0.45, 1e-9);
     EXPECT_NEAR(shown.at_pointer("/batch/ofIdleTimesWorth").as_double(), 0.9, 1e-9)
         << "alone, half of the time was idle";
+    for (const char* of : {"tokensPerSecond", "ofAlone", "ofIdleTimesWorth"}) {
+        const std::string at = std::string("/batch/") + of;
+        const double value = shown.at_pointer(at).as_double();
+        EXPECT_LT(shown.at_pointer(at + "Interval/low").as_double(), value) << of;
+        EXPECT_GT(shown.at_pointer(at + "Interval/high").as_double(), value) << of;
+        EXPECT_LT(shown.at_pointer(at + "Interval/high").as_double(), value * 1.4) << of;
+    }
     EXPECT_EQ(shown.at_pointer("/batch/gatePauses"), 7U);
+    EXPECT_EQ(shown.at("aloneOnSameNode"), true);
+    EXPECT_LT(shown.at_pointer("/slo/attainedInterval/high").as_double(), 0.4);
     EXPECT_DOUBLE_EQ(shown.at_pointer("/slo/attained").as_double(), 0) << "300 is more than 250";
+}
+
+TEST(PhaseJson, SaysWhereItsEnginesAreNotThoseOfAloneAndWhatWasPreempted) {
+    Beside beside;
+    beside.gate.node = 2;
+    beside.gate.preempted = {3, 4096, 512, 256};
+    const json::value shown(phase_json(beside.gate, beside.baseline, {200, 1}));
+    EXPECT_EQ(shown.at("node"), 2U);
+    EXPECT_EQ(shown.at("aloneOnSameNode"), false);
+    EXPECT_EQ(shown.at_pointer("/preempted/count"), 3U);
+    EXPECT_EQ(shown.at_pointer("/preempted/bytesMoved"), 256U);
+}
+
+TEST(PhaseJson, ARateOfLessThanTwoSecondsHasNoInterval) {
+    Beside beside;
+    beside.gate.outcome.batch.resize(4);
+    const json::value shown(phase_json(beside.gate, beside.baseline, {200, 1}));
+    EXPECT_GT(shown.at_pointer("/batch/tokensPerSecond").as_double(), 0);
+    EXPECT_TRUE(shown.at_pointer("/batch/tokensPerSecondInterval").is_null());
+    EXPECT_TRUE(shown.at_pointer("/batch/ofAloneInterval").is_null());
 }
 
 TEST(PhaseJson, OfOnlineAloneHasNothingToBeComparedWith) {

@@ -78,19 +78,27 @@ def test_all_are_answered_as_alone_in_every_phase_and_batch_goes_on(folder, how)
     assert [name for name in phases if name in ONLINE] == [
         name for name in ("online-alone", "gate", "time-slicing", "gate-share", "slo",
                           "online-alone-again")]
-    assert "MPS" in phases["mps"]["skipped"]
+    for name in ["mps", "mps-online-alone"]:
+        assert "MPS" in phases[name]["skipped"]
     for name in ONLINE:
         online = phases[name]["online"]
         assert online["answered"] == online["requests"] == REQUESTS, name
         assert online["mismatches"] == 0, name
         assert phases[name]["ttftMs"]["samples"] == REQUESTS
+        assert phases[name]["node"] == 1 and phases[name]["preempted"]["count"] == 0
+        assert phases[name]["aloneOnSameNode"]
     for name in ["batch-alone", *BESIDE]:
         assert phases[name]["batch"]["tokensPerSecond"] > 0, name
+    again = [line for line in lines if "besideAloneAgain" in line]
+    assert [line["besideAloneAgain"] for line in again] == ["online-alone", *BESIDE]
+    assert all(line["alone"] == "online-alone-again" and line["node"] == 1 for line in again)
     assert phases["gate"]["batch"]["gatePauses"] > 0
     for name in BESIDE:
         beside = phases[name]["ttftMs"]["besideAlone"]["p99"]
         assert 0 < beside["low"] <= beside["ratio"] <= beside["high"]
-        assert 0 <= phases[name]["slo"]["attained"] <= 1
+        slo = phases[name]["slo"]
+        assert 0 <= slo["attainedInterval"]["low"] <= slo["attained"]
+        assert slo["attained"] <= slo["attainedInterval"]["high"] <= 1
         assert phases[name]["batch"]["ofIdleTimesWorth"] > 0
     checked = [line["batchAnswers"] for line in lines if "batchAnswers" in line]
     assert len(checked) == 1 and checked[0]["lines"] > 0
@@ -115,6 +123,32 @@ def assert_files(out, lines):
         assert root.findall(".//{http://www.w3.org/2000/svg}path")
     assert (out / "batch.csv").read_text().count("\n") > 10
     assert (out / "logs/berthd.log").exists()
+
+
+def test_batch_answers_the_file_that_is_named_and_what_an_earlier_run_left_is_kept(folder):
+    asked = folder / "mine.jsonl"
+    with open(asked, "w", encoding="utf-8") as file:
+        for number in range(3000):
+            file.write(json.dumps({
+                "custom_id": f"mine-{number}", "method": "POST", "url": "/v1/completions",
+                "body": {"model": "model", "prompt": f"Line {number}", "max_tokens": 4,
+                         "temperature": 0}}) + "\n")
+    (folder / "out").mkdir()
+    (folder / "out/report.jsonl").write_text("earlier\n")
+    (folder / "out/samples.jsonl").write_text("samples\n")
+    run = start(folder, "--batch", asked, "--phase-seconds", 1, "--batch-seconds", 1,
+                "--resamples", 100, "--phases", "online-alone,batch-alone,gate")
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, out + err
+    lines = lines_of(out)
+    assert lines[0]["setUp"]["batch"] == str(asked)
+    phases = {line["phase"]: line for line in lines if "phase" in line}
+    assert phases["batch-alone"]["batch"]["tokensPerSecond"] > 0
+    answers = [line["batchAnswers"] for line in lines if "batchAnswers" in line][0]
+    assert answers["lines"] > 0 and answers["twice"] == answers["failed"] == 0
+    assert (folder / "out/earlier-1/report.jsonl").read_text() == "earlier\n"
+    assert (folder / "out/earlier-1/samples.jsonl").read_text() == "samples\n"
+    assert len(lines_of((folder / "out/samples.jsonl").read_text())) == 2 * REQUESTS
 
 
 def test_a_wrong_trace_is_refused_with_its_line_before_anything_is_started(folder):

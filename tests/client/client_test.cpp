@@ -7,7 +7,9 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <functional>
 #include <future>
+#include <map>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -536,6 +538,65 @@ TEST_F(ClientTest, WithoutTargetsAnEngineLeavesNothingToOthersAndWithThemItsSlac
     const uint32_t before = batch.share();
     client_->note_latency(20ms, 41ms);
     EXPECT_EQ(batch.share(), before / 2);
+}
+
+TEST_F(ClientTest, WhatIsLateTakesFromOthersBeforeAnyAnswerHasEnded) {
+    protocol::Welcome welcome;
+    welcome.class_value = 1000;
+    welcome.raises_gate = true;
+    welcome.gate_slot = 2;
+    welcome.slo_ttft_us = 200'000;
+    welcome.slo_tpot_us = 40'000;
+    connect(welcome);
+    must(set_gate_share(daemon_.gate(), kShareBySlo));
+    auto batch = must(GateWatcher::open(daemon_.gate().read_only, 0));
+    client_->raise_gate();
+    const auto grow = [&] {
+        wait_until([&] {
+            client_->note_first_token(20ms);
+            client_->note_pace(10ms);
+            client_->note_answered(20ms, 10ms);
+            return batch.share() > 300;
+        });
+        return batch.share();
+    };
+    const std::map<std::string, std::function<void()>> late{
+        {"a first token", [&] { client_->note_first_token(201ms); }},
+        {"later ones", [&] { client_->note_pace(41ms); }},
+        {"one that does not come", [&] { client_->note_awaited(201ms); }}};
+    for (const auto& [what, tell] : late) {
+        const uint32_t before = grow();
+        ::poll(nullptr, 0, 260); // what was late before has shown
+        tell();
+        EXPECT_LE(batch.share(), before / 2 + 1) << what;
+        EXPECT_GT(batch.share(), 0U);
+    }
+    // The first tokens count in the reports, each once.
+    for (;;) {
+        const auto report = daemon_.expect<protocol::Report>();
+        if (!report.ttft_us.empty() && report.ttft_us.back() == 201'000)
+            break;
+    }
+}
+
+TEST_F(ClientTest, WhatIsComputedBesideTheLoopWaitsAtAClosedGateForAWhile) {
+    protocol::Welcome welcome;
+    welcome.class_value = 10;
+    connect(welcome);
+    EXPECT_LT(client_->wait_at_gate(1h), 1h) << "an open gate lets it on";
+    auto online = must(GateRaiser::open(daemon_.gate().writable, 3, 1000));
+    online.raise();
+    EXPECT_GE(client_->wait_at_gate(50ms), 50ms);
+    auto waiting = std::async(std::launch::async, [&] { return client_->wait_at_gate(1h); });
+    EXPECT_EQ(waiting.wait_for(100ms), std::future_status::timeout);
+    online.lower();
+    EXPECT_LT(waiting.get(), 1h);
+    online.raise();
+    auto told = std::async(std::launch::async, [&] { return client_->wait_at_gate(1h); });
+    protocol::Command stop;
+    stop.kind = protocol::CommandKind::kStop;
+    daemon_.send(stop);
+    EXPECT_LT(told.get(), 1h) << "a command ends the wait";
 }
 
 TEST_F(ClientTest, OneThatWorksInStepsGivesTurnsBetweenThemToThoseWhoWait) {

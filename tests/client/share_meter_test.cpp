@@ -108,6 +108,38 @@ TEST(SpareTime, AnAnswerLateByChanceHalvesItForAShortTimeOnly) {
     EXPECT_LT(share, before) << "near to where it was too much it goes on slowly";
 }
 
+TEST(SpareTime, AMissIsAnsweredBeforeItsAnswerHasEndedAndOnceForOneCause) {
+    SpareTime spare;
+    const SpareTime::Targets targets{200ms, 40ms};
+    for (int n = 0; n < 100; ++n)
+        spare.after(targets, 20ms, 5ms);
+    Clock::time_point now{1h};
+    EXPECT_EQ(spare.under_way(targets, 199ms, 0ms, now), 900U) << "not yet late";
+    EXPECT_EQ(spare.under_way(targets, 0ms, 39ms, now), 900U);
+    EXPECT_EQ(spare.under_way(targets, 201ms, 0ms, now), 450U);
+    EXPECT_EQ(spare.under_way(targets, 0ms, 41ms, now + 249ms), 450U) << "the same cause";
+    EXPECT_EQ(spare.under_way(targets, 260ms, 0ms, now + 250ms), 225U) << "it is still late";
+    EXPECT_EQ(spare.under_way(targets, 20ms, 5ms, now + 1s), 225U) << "no answer, no growth";
+    const uint32_t told = spare.after_told(targets, 260ms, 41ms);
+    EXPECT_LT(told, 225U);
+    EXPECT_GT(told, 112U) << "its misses have been answered";
+    EXPECT_GT(spare.after_told(targets, 20ms, 5ms), told);
+    EXPECT_EQ(spare.under_way({}, 1h, 1h, now + 2s), spare.under_way(targets, 0ms, 0ms, now + 2s))
+        << "without targets nothing is late";
+}
+
+TEST(SpareTime, ALongAnswerThatIsLateTakesAllFromOthersWithinSeconds) {
+    SpareTime spare;
+    const SpareTime::Targets targets{0ms, 40ms};
+    for (int n = 0; n < 100; ++n)
+        spare.after(targets, 0ms, 5ms);
+    Clock::time_point now{1h};
+    uint32_t share = 900;
+    for (int told = 0; told < 12; ++told, now += 250ms)
+        share = spare.under_way(targets, 0ms, 60ms, now);
+    EXPECT_EQ(share, 0U);
+}
+
 TEST(SpareTime, IsNothingWithoutTargets) {
     SpareTime spare;
     EXPECT_EQ(spare.after({}, 1ms, 1ms), 0U);

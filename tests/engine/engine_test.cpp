@@ -34,6 +34,61 @@ TEST_P(OffloadModes, AnswersAreTheSameThroughOffloadsAndRestores) {
     EXPECT_EQ(engine.finish(4), undisturbed());
 }
 
+TEST(Engine, SaysWhatItHasSavedAndWhomOnlyItsGrantKeepsWaiting) {
+    RunningEngine engine;
+    engine.submit(4);
+    ASSERT_TRUE(engine.host.await_tokens(60));
+    const CommandDone off = engine.host.order(CommandKind::kOffload);
+    ASSERT_FALSE(off.error) << off.error->message;
+    EXPECT_GT(off.saved_bytes, 0U);
+    EXPECT_EQ(off.saved_bytes % engine.block_bytes(), 0U);
+    EXPECT_EQ(engine.host.order(CommandKind::kOffload).saved_bytes, 0U) << "they are saved";
+    // Four need more than a quarter: some run, others wait for blocks alone.
+    ASSERT_FALSE(engine.host.order(CommandKind::kRestore, engine.grant / 4).error);
+    EXPECT_TRUE(engine.host.await_load([](const EngineHost::Load& load) {
+        return load.running > 0 && load.short_of_memory > 0 && load.short_of_memory <= load.waiting;
+    }));
+    ASSERT_FALSE(engine.host.order(CommandKind::kGrow, engine.grant).error);
+    EXPECT_TRUE(engine.host.await_load(
+        [](const EngineHost::Load& load) { return load.short_of_memory == 0; }));
+    EXPECT_EQ(engine.finish(4), undisturbed());
+}
+
+TEST(Engine, WhoWaitsOnlyForAPlaceIsNotShortOfMemory) {
+    RunningEngine engine;
+    for (int n = 0; n < 12; ++n) { // eight run together
+        GenerationRequest request = test_request(0);
+        request.id = "r" + std::to_string(n);
+        engine.submit(std::move(request));
+    }
+    EXPECT_TRUE(engine.host.await_load([](const EngineHost::Load& load) {
+        EXPECT_EQ(load.short_of_memory, 0U);
+        return load.running == 8 && load.waiting > 0;
+    }));
+}
+
+TEST(Engine, LooksAtEachStepForHowLongAFirstTokenIsAwaited) {
+    RunningEngine engine;
+    const auto begun = Engine::Clock::now() - std::chrono::seconds(9);
+    engine.engine().on_awaited(begun);
+    engine.engine().on_awaited(begun + std::chrono::seconds(5));
+    const auto told = [&](std::chrono::seconds least, std::chrono::seconds most) {
+        const auto end = Engine::Clock::now() + std::chrono::seconds(60);
+        while (Engine::Clock::now() < end) {
+            const Nanoseconds now(engine.host.awaited.load());
+            if (now >= least && now < most)
+                return true;
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        return false;
+    };
+    EXPECT_TRUE(told(std::chrono::seconds(9), std::chrono::hours(1)));
+    engine.engine().on_first_token(begun, 9);
+    EXPECT_TRUE(told(std::chrono::seconds(4), std::chrono::seconds(9)));
+    engine.engine().on_none_awaited(begun + std::chrono::seconds(5));
+    EXPECT_TRUE(told(std::chrono::seconds(0), std::chrono::seconds(1)));
+}
+
 TEST(Engine, ASmallerGrantRecomputesWhatDoesNotFit) {
     RunningEngine engine;
     engine.submit(4);

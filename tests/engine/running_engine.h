@@ -56,7 +56,10 @@ class FakeHost final : public CommandHost {
         changed_.notify_all();
     }
     void report_batch(uint64_t, uint64_t) override {}
-    void note_latency(double, double) override {}
+    void note_first_token(Nanoseconds) override {}
+    void note_pace(Nanoseconds) override {}
+    void note_awaited(Nanoseconds longest) override { awaited = longest.count(); }
+    void note_answered(Nanoseconds, Nanoseconds) override {}
 
     CommandDone order(CommandKind kind, uint64_t grant_bytes = 0, const std::string& kv = "Save") {
         return order_with(kind, [&](Command& command) {
@@ -98,11 +101,16 @@ class FakeHost final : public CommandHost {
         const std::lock_guard lock(mutex_);
         return load_.tokens;
     }
+    bool await_load(const std::function<bool(const Load&)>& wanted) {
+        std::unique_lock lock(mutex_);
+        return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return wanted(load_); });
+    }
 
     int yields = 0;
     uint64_t steps_told = 0;
     std::atomic<int> raised{0};
     std::atomic<uint64_t> steps_begun{0}, steps_ended{0}, serving{0};
+    std::atomic<int64_t> awaited{0};
 
   private:
     Load load_;
@@ -232,6 +240,7 @@ class RunningEngine {
         settings.max_context = 256;
         settings.max_batch = 8;
         settings.capacity_blocks = parts_.memory->blocks_within(grant);
+        settings.block_bytes = parts_.block_bytes;
         settings.drain_on_stop = drain;
         engine_ = std::make_unique<Engine>(
             settings, Engine::Parts{host, *parts_.scheduler, *parts_.runner, *parts_.memory});

@@ -45,6 +45,7 @@ TEST_P(RandomSizes, AnswersAreTheSameAndTheFigureIsTheSystems) {
     RunningEngine engine;
     engine.submit(8);
     int shrunk = 0;
+    uint64_t saved = 0;
     for (int round = 0; round < 60; ++round) {
         engine.host.let_run(random() % 8);
         const uint64_t now = mapped_grant();
@@ -52,6 +53,7 @@ TEST_P(RandomSizes, AnswersAreTheSameAndTheFigureIsTheSystems) {
         const CommandKind kind = goal < now ? CommandKind::kShrink : CommandKind::kGrow;
         const CommandDone done = engine.host.order(kind, goal, GetParam().kv);
         expect_grant(engine, done);
+        saved += done.saved_bytes;
         if (done.error) {
             EXPECT_EQ(done.error->reason, "GrantTooSmall") << done.error->message;
             EXPECT_EQ(done.grant_bytes, now) << "a refusal changes nothing";
@@ -63,6 +65,8 @@ TEST_P(RandomSizes, AnswersAreTheSameAndTheFigureIsTheSystems) {
             EXPECT_EQ(engine.host.order(kind, goal, GetParam().kv).grant_bytes, done.grant_bytes);
     }
     EXPECT_GT(shrunk, 3);
+    if (GetParam().kv != "Auto")
+        EXPECT_EQ(saved > 0, GetParam().kv == "Save");
     const CommandDone full = engine.host.order(CommandKind::kGrow, engine.grant);
     EXPECT_FALSE(full.error);
     expect_grant(engine, full);
@@ -107,6 +111,25 @@ TEST(Shrink, MovesLiveBlocksDownAndUnmapsBehindAFence) {
     for (int i = 0; i < 4; ++i)
         wanted["r" + std::to_string(i)].resize(4);
     EXPECT_EQ(answers, wanted);
+}
+
+TEST(Shrink, SaysHowMuchItHasMoved) {
+    RunningEngine engine;
+    for (int i = 0; i < 8; ++i)
+        engine.submit(test_request(i, i < 4 ? 4 : 100));
+    ASSERT_TRUE(engine.host.await_load(
+        [](const EngineHost::Load& load) { return load.done >= 4 && load.running == 4; }));
+    engine.host.close_gate(true);
+    ASSERT_TRUE(engine.host.await_yield(1));
+    const EngineStats now = engine.engine().stats();
+    const uint64_t live = now.blocks_total - now.blocks_free;
+    const CommandDone done =
+        engine.host.order(CommandKind::kShrink, (live + 4) * engine.block_bytes());
+    ASSERT_FALSE(done.error) << done.error->message;
+    EXPECT_GT(done.moved_bytes, 0U);
+    EXPECT_EQ(done.moved_bytes % engine.block_bytes(), 0U);
+    EXPECT_EQ(engine.host.order(CommandKind::kGrow, engine.grant).moved_bytes, 0U);
+    engine.host.close_gate(false);
 }
 
 TEST(Shrink, BelowTheLeastIsRefusedWithTheLeastWhichThenIsTaken) {

@@ -15,7 +15,7 @@ while [ $# -gt 0 ]; do
     --out) out=$2 ;;
     --parts) parts=$2 ;;
     *)
-        sed -n '3,8p' "$0" | sed 's/^# \{0,1\}//'
+        sed -n '3,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"
         exit 2
         ;;
     esac

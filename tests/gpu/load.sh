@@ -15,7 +15,7 @@ while [ $# -gt 0 ]; do
     --out) out=${2:?a folder} ;;
     --rounds) rounds=${2:?a number} ;;
     *)
-        sed -n '3,6p' "$0" | sed 's/^# \{0,1\}//'
+        sed -n '3,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"
         exit 2
         ;;
     esac

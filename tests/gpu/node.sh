@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
     --only) only=$2 ;;
     --compute) compute=$2 ;;
     *)
-        sed -n '3,14p' "$0" | sed 's/^# \{0,1\}//'
+        sed -n '3,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"
         exit 2
         ;;
     esac

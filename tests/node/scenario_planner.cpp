@@ -144,6 +144,7 @@ std::optional<std::string> Runner::when_planner(const Words& words) {
     report.instance = InstanceName(words[0]);
     report.counters.requests_waiting = std::stoull(word_after(words, "waiting", "0"));
     report.counters.requests_running = std::stoull(word_after(words, "running", "0"));
+    report.counters.short_of_memory = std::stoull(word_after(words, "short", "0"));
     const auto ms = [&words](const std::string& word) {
         return std::chrono::duration<double, std::milli>(time_of(word_after(words, word, "0ms")))
             .count();

@@ -62,7 +62,10 @@ class PlayedHost final : public CommandHost {
     uint64_t gate_pauses() const override { return 0; }
     void report(const Load&) override {}
     void report_batch(uint64_t, uint64_t) override {}
-    void note_latency(double, double) override {}
+    void note_first_token(Nanoseconds) override {}
+    void note_pace(Nanoseconds) override {}
+    void note_awaited(Nanoseconds) override {}
+    void note_answered(Nanoseconds, Nanoseconds) override {}
 
     // The test's side.
     uint64_t tell(protocol::CommandKind kind, uint64_t grant_bytes = 0) {

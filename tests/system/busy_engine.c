@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine without a model that is always busy. As `online` it has a request in flight from the
  * first moment on and answers one every 20 ms, far within any target; as `batch` it makes a step of
- * 1 ms whenever the gate lets it, and counts them. */
-#define _POSIX_C_SOURCE 200809L /* nanosleep */
+ * 1 ms whenever the gate lets it, and counts them. With a folder as second word: while the file
+ * `slow` is there, `online` is in the middle of one answer whose tokens take 60 ms each; with
+ * `late`, its oldest request has waited for 2 s; with `idle` it has no request. */
+#define _POSIX_C_SOURCE 200809L /* nanosleep, access */
 #include "engine_shim/client/berth.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static int fail(const char* what) {
     fprintf(stderr, "busy_engine: %s: %s\n", what, berth_error_message());
@@ -31,17 +34,35 @@ static int obey(berth_client* client) {
     return stop;
 }
 
-static int work(berth_client* client, int online) {
+static int is_there(const char* folder, const char* name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return folder[0] != 0 && access(path, F_OK) == 0;
+}
+
+/* One answer, or a part of one. */
+static berth_status answer(berth_client* client, const char* folder, uint64_t* done) {
+    if (is_there(folder, "slow"))
+        return berth_note_pace(client, 60000);
+    if (is_there(folder, "late"))
+        return berth_note_awaited(client, 2000000);
+    (*done)++;
+    return berth_note_latency(client, 2000, 500);
+}
+
+static int work(berth_client* client, int online, const char* folder) {
     berth_counters counters = {0};
+    int raised = 0;
     counters.size = sizeof counters;
-    if (online)
-        berth_gate_raise(client);
     while (!obey(client)) {
+        if (online && raised == is_there(folder, "idle")) {
+            raised ? berth_gate_lower(client) : berth_gate_raise(client);
+            raised = !raised;
+        }
         if (online) {
             sleep_ms(20);
-            counters.requests_done++;
-            if (berth_note_latency(client, 2000, 500) != BERTH_OK)
-                return fail("note_latency");
+            if (raised && answer(client, folder, &counters.requests_done) != BERTH_OK)
+                return fail("telling of latencies");
         } else if (!berth_must_yield(client) || berth_yield(client)) {
             sleep_ms(1);
             counters.steps_done++;
@@ -55,7 +76,7 @@ static int work(berth_client* client, int online) {
 int main(int count, char** words) {
     berth_client* client = NULL;
     berth_weights* weights = NULL;
-    if (count != 2)
+    if (count < 2 || count > 3)
         return 2;
     if (berth_connect(NULL, &client) != BERTH_OK)
         return fail("connect");
@@ -63,7 +84,7 @@ int main(int count, char** words) {
         return fail("attach");
     if (berth_set_state(client, BERTH_READY, NULL, NULL, NULL) != BERTH_OK)
         return fail("ready");
-    const int status = work(client, strcmp(words[1], "online") == 0);
+    const int status = work(client, strcmp(words[1], "online") == 0, count > 2 ? words[2] : "");
     berth_weights_close(weights);
     berth_close(client);
     return status;

@@ -4,6 +4,7 @@ leave, or all of it by turns, as the policy says; and each change of it reaches 
 
 Method: a real berthd and two busy engines without a model; batch's steps are counted."""
 
+import json
 import os
 import time
 
@@ -39,14 +40,14 @@ spec:
   model: tiny
   priorityClassName: {name}
   resources: {{requests: {{memory: 0}}, limits: {{memory: 1Mi}}}}
-  engine: {{driver: berth, command: ["{engine}", {name}], workingDirectory: /}}
+  engine: {{driver: berth, command: {command}, workingDirectory: /}}
 """
 SLO = "  slo: {ttft: 200ms, tpot: 40ms, percentile: 99}\n"
 
 
 class Busy:
     def __init__(self, folder):
-        self.model = folder / "tiny"
+        self.model, self.folder = folder / "tiny", folder
         make_tiny_model(self.model, 1)
         self.node = Node(policy=self.policy())
 
@@ -54,8 +55,12 @@ class Busy:
                preempts="PreemptLowerPriority", value=100):
         text = POLICY.format(model=self.model, share=share, compute=compute, mode=mode,
                              preempts=preempts, value=value)
-        text += ONE.format(name="online", engine=ENGINE) + (SLO if slo else "")
-        return text + ONE.format(name="batch", engine=ENGINE)
+        text += self.one("online", [str(ENGINE), "online", str(self.folder)])
+        text += SLO if slo else ""
+        return text + self.one("batch", [str(ENGINE), "batch"])
+
+    def one(self, name, command):
+        return ONE.format(name=name, command=json.dumps(command))
 
     def apply(self, **changes):
         berth(self.node, "apply", "-f", "-", stdin=self.policy(**changes))
@@ -65,6 +70,10 @@ class Busy:
 
     def steps(self):
         return self.node.instance("batch")["counters"]["stepsDone"]
+
+    def answered(self, after=0.0):
+        time.sleep(after)
+        return self.node.instance("online")["counters"]["requestsDone"]
 
     def moves(self):
         before = self.steps()
@@ -101,6 +110,18 @@ def test_with_slo_batch_gets_what_the_targets_leave_and_nothing_without_targets(
     busy.apply(share="SLO")
     busy.stands()
     busy.apply(share="SLO", slo=True)
+    busy.moves()
+
+
+@pytest.mark.parametrize("what", ["slow", "late"])
+def test_a_target_that_is_missed_takes_the_share_before_any_answer_has_ended(busy, what):
+    busy.apply(share="SLO", slo=True)
+    busy.moves()
+    assert busy.answered() > 0
+    (busy.folder / what).touch()
+    busy.stands()
+    assert busy.answered() == busy.answered(1.2), "none ends meanwhile"
+    (busy.folder / what).unlink()
     busy.moves()
 
 

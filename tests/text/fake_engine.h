@@ -38,7 +38,14 @@ class FakeEngine : public engine::EngineApi {
     void cancel(const std::string& id) override;
     void on_request_begin() override { ++begun_; }
     void on_request_end() override { ++ended_; }
-    void on_latency(double, double) override {}
+    void on_awaited(Clock::time_point) override { ++awaited_; }
+    void on_first_token(Clock::time_point, double) override {
+        --awaited_;
+        ++firsts_;
+    }
+    void on_none_awaited(Clock::time_point) override { --awaited_; }
+    void on_pace(double later) override { note(paces_, later); }
+    void on_answered(double, double later) override { note(answered_, later); }
     engine::EngineStats stats() const override;
     const std::string& model_name() const override { return settings_.name; }
     uint32_t vocab_size() const override { return settings_.vocab_size; }
@@ -54,8 +61,21 @@ class FakeEngine : public engine::EngineApi {
     uint64_t cancelled() const { return cancelled_; }
     uint64_t in_flight() const;
     std::pair<uint64_t, uint64_t> batch_report() const;
+    // What was told of latencies, in seconds a token.
+    int awaited() const { return awaited_; }
+    uint64_t firsts() const { return firsts_; }
+    std::vector<double> paces() const { return noted(paces_); }
+    std::vector<double> answered() const { return noted(answered_); }
 
   private:
+    void note(std::vector<double>& list, double seconds) {
+        const std::lock_guard lock(noted_mutex_);
+        list.push_back(seconds);
+    }
+    std::vector<double> noted(const std::vector<double>& list) const {
+        const std::lock_guard lock(noted_mutex_);
+        return list;
+    }
     struct Sequence {
         engine::GenerationRequest request;
         engine::TokenCallback callback;
@@ -75,6 +95,10 @@ class FakeEngine : public engine::EngineApi {
     std::pair<uint64_t, uint64_t> batch_report_;
     bool frozen_ = false;
     bool stopping_ = false;
+    std::atomic<int> awaited_ = 0;
+    std::atomic<uint64_t> firsts_ = 0;
+    mutable std::mutex noted_mutex_; // guards both
+    std::vector<double> paces_, answered_;
     std::atomic<uint64_t> begun_ = 0;
     std::atomic<uint64_t> ended_ = 0;
     std::atomic<uint64_t> cancelled_ = 0;

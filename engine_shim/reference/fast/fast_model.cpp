@@ -206,10 +206,12 @@ Result<std::optional<FastModel::Outcome>> FastModel::step(std::span<const StepIt
     return outcome;
 }
 
-Result<std::string> FastModel::canary(uint32_t block) {
+Result<std::string> FastModel::canary(uint32_t block, const LayerHook& hook) {
     const int32_t token = canary_token(dims_.vocab);
     const StepItem item{std::span(&token, 1), 0, std::span(&block, 1), 1, true, true, 0, {}};
-    BERTH_ASSIGN(const auto outcome, step(std::span(&item, 1), {}));
+    BERTH_ASSIGN(const auto outcome, step(std::span(&item, 1), hook));
+    if (!outcome)
+        return fail(ErrorCode::kUnavailable, "the canary step was given up");
     std::vector<float> logits(dims_.vocab);
     BERTH_TRY(queue_.copy_out(logits.data(), outcome->logits, dims_.vocab * sizeof(float)));
     BERTH_TRY(queue_.wait());

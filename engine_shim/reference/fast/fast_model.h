@@ -56,8 +56,9 @@ class FastModel {
     Result<std::optional<Outcome>> step(std::span<const StepItem> items, const LayerHook& hook);
 
     // The canary of model/canary.h, through `block`, which nobody uses; by kernels of its own
-    // alone, so that a start need not wait until torch has loaded its.
-    Result<std::string> canary(uint32_t block);
+    // alone, so that a start need not wait until torch has loaded its. Unavailable: the hook said
+    // no.
+    Result<std::string> canary(uint32_t block, const LayerHook& hook = {});
 
     // For benches and tests: graphs for this number of rows, ready on return. A step of as many
     // rows must have been made before: what runs for the first time may not be recorded.

@@ -2,9 +2,9 @@
 #include "engine_shim/reference/main/assembly.h"
 
 #include "base/hash.h"
-#include "base/json.h"
 #include "cache/memory/host_device.h"
 #include "engine_shim/reference/main/fast_start.h"
+#include "engine_shim/reference/main/gate_wait.h"
 #include "engine_shim/reference/main/model_facts.h"
 #include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/main/torch_weights.h"
@@ -20,7 +20,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <future>
 
 namespace berth::engine {
@@ -95,6 +94,7 @@ struct Assembly::State {
     FastBeginning fast_begun;
     std::future<Status> torch; // still starting while valid
     PhaseCallback phase;
+    std::optional<GateWait> gate;
     Stopwatch watch;
     // A part of the phase "tensors", the largest of a start.
     void mark(const char* part) { phase(fmt::format("tensors.{}", part), watch.milliseconds()); }
@@ -114,6 +114,7 @@ struct Assembly::State {
     Status connect(Client& client);
     Status share(Client& client, uint64_t workspace, uint64_t host_bytes_max);
     Status warm_up(const Options& options);
+    LayerHook gate_hook();
     Result<std::vector<int32_t>> generate(std::vector<int32_t> prompt, uint32_t count);
 };
 
@@ -209,8 +210,10 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
                         options.batch_invariant, keep_prefixes},
         config.eos_tokens);
     KvMemory::Parts parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max, scratch};
-    if (fast)
-        parts.canary = [this](uint32_t block) { return fast->model().canary(block); };
+    parts.canary = [this](uint32_t block) {
+        gate->canary_begins();
+        return fast ? fast->model().canary(block, gate_hook()) : runner->canary(block, gate_hook());
+    };
     memory = std::make_unique<KvMemory>(std::move(parts));
     client.set_grant_least(memory->least_grant());
     BERTH_TRY(memory->start(grant_now(options, client)));
@@ -226,6 +229,7 @@ Status Assembly::State::make_settings(const Options& options, Client& client, ui
     settings.eos_tokens = config.eos_tokens;
     settings.weights_private = !weights.private_reason().empty();
     settings.capacity_blocks = memory->blocks_within(largest);
+    settings.block_bytes = runner->cache().layout().block_bytes() * options.ranks;
     const uint64_t tokens = settings.capacity_blocks * options.block_tokens;
     const uint32_t wanted = options.max_context != 0 ? options.max_context : config.max_positions;
     if (options.max_context > tokens)
@@ -309,6 +313,17 @@ std::unique_ptr<Follower> Assembly::follower(EngineHost& host) {
     return made;
 }
 
+// Between layers of a step that the loop does not make: whoever comes first is waited for here too.
+LayerHook Assembly::State::gate_hook() {
+    return [this](uint32_t layer) {
+        const uint32_t each = model().waits_for_device() ? 0 : settings.fence_layers;
+        if (each > 0 && layer % each == 0)
+            (void)memory->fence(); // the step's own end says what it says
+        gate->here();
+        return true;
+    };
+}
+
 // One prefill chunk and one decode, so that the libraries' first-use costs fall before Ready.
 Status Assembly::State::warm_up(const Options& options) {
     BERTH_TRY(await_torch());
@@ -324,7 +339,7 @@ Status Assembly::State::warm_up(const Options& options) {
     trial.allocator().resize(scheduler->allocator().total());
     trial.add(request, [](const TokenEvent&) {});
     while (!trial.idle())
-        BERTH_TRY(trial.step(model(), {}));
+        BERTH_TRY(trial.step(model(), gate_hook()));
     return memory->verify();
 }
 
@@ -345,29 +360,16 @@ Result<std::vector<int32_t>> Assembly::State::generate(std::vector<int32_t> prom
             tokens.push_back(event.token);
     });
     while (!trial.idle())
-        BERTH_TRY(trial.step(lead ? static_cast<StepModel&>(*lead) : *runner, {}));
+        BERTH_TRY(trial.step(lead ? static_cast<StepModel&>(*lead) : *runner, gate_hook()));
     return tokens;
 }
 
 Result<std::string> Assembly::canary_digest() {
     const std::string input(state_->weights.canary().input);
-    BERTH_ASSIGN(const json::value parsed, json::parse(input, "the canary's input"));
-    std::vector<int32_t> prompt;
-    if (const json::array* ids = parsed.if_array())
-        for (const json::value& id : *ids) {
-            boost::json::error_code error;
-            const auto token = id.to_number<int32_t>(error);
-            if (error || token < 0 || static_cast<uint32_t>(token) >= state_->config.vocab)
-                return fail(ErrorCode::kCorrupt,
-                            fmt::format("the canary's input has {} where a token id below {} is "
-                                        "expected",
-                                        json::serialize(id), state_->config.vocab));
-            prompt.push_back(token);
-        }
-    if (prompt.empty() || prompt.size() + kCanaryTokens > state_->settings.max_context)
-        return fail(ErrorCode::kCorrupt,
-                    fmt::format("the canary's input is no array of 1 to {} token ids",
-                                state_->settings.max_context));
+    const uint32_t context = state_->settings.max_context;
+    BERTH_ASSIGN(
+        std::vector<int32_t> prompt,
+        canary_prompt(input, state_->config.vocab, context - std::min(context, kCanaryTokens)));
     BERTH_ASSIGN(const std::vector<int32_t> tokens,
                  state_->generate(std::move(prompt), kCanaryTokens));
     return sha256_hex(fmt::format("[{}]", fmt::join(tokens, ",")));
@@ -380,6 +382,7 @@ Result<std::unique_ptr<Assembly>> Assembly::make(const Options& options, Client&
     std::unique_ptr<Assembly> assembly(new Assembly());
     assembly->state_->weights = std::move(weights);
     assembly->state_->phase = phase;
+    assembly->state_->gate.emplace(client);
     assembly->state_->crew = crew;
     limit_threads(static_cast<int>(options.threads));
     BERTH_TRY(assembly->state_->load(options, client));
@@ -388,6 +391,7 @@ Result<std::unique_ptr<Assembly>> Assembly::make(const Options& options, Client&
         return assembly;
     BERTH_TRY(assembly->state_->warm_up(options));
     phase("warmup", watch.milliseconds());
+    assembly->state_->gate->start_is_over(phase);
     return assembly;
 }
 

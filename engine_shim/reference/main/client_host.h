@@ -4,6 +4,7 @@
 #include "engine_shim/client/client.h"
 #include "engine_shim/reference/main/engine_host.h"
 
+#include <chrono>
 #include <utility>
 
 namespace berth::engine {
@@ -46,6 +47,7 @@ class ClientHost final : public EngineHost {
         counters.tokens_done = load.tokens;
         counters.steps_done = load.steps;
         counters.grant_bytes = load.grant_bytes;
+        report_shortage(load.short_of_memory);
         report_first_token(load.tokens);
     }
     void report_batch(uint64_t done, uint64_t total) override {
@@ -53,14 +55,23 @@ class ClientHost final : public EngineHost {
         client_.counters().batch_total = total;
     }
 
-    void note_latency(double first_seconds, double later_seconds) override {
-        const auto duration = [](double seconds) {
-            return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
-        };
-        client_.note_latency(duration(first_seconds), duration(later_seconds));
+    void note_first_token(Nanoseconds first) override { client_.note_first_token(first); }
+    void note_pace(Nanoseconds later) override { client_.note_pace(later); }
+    void note_awaited(Nanoseconds longest) override { client_.note_awaited(longest); }
+    void note_answered(Nanoseconds first, Nanoseconds later) override {
+        client_.note_answered(first, later);
     }
 
   private:
+    // At once, as berthd may have memory for them; but when it comes and goes, not each time.
+    void report_shortage(uint64_t requests) {
+        const auto now = std::chrono::steady_clock::now();
+        if (client_.counters().short_of_memory.exchange(requests) != 0 || requests == 0 ||
+            now < short_told_ + std::chrono::milliseconds(100))
+            return;
+        short_told_ = now;
+        client_.report_now();
+    }
     // The first token after a start, a command or a closed gate is reported at once, so that
     // berthd can say when work went on; those after it with the regular reports.
     void report_first_token(uint64_t tokens) {
@@ -72,6 +83,7 @@ class ClientHost final : public EngineHost {
     }
 
     Client& client_;
+    std::chrono::steady_clock::time_point short_told_;
     uint64_t tokens_ = 0;
     bool silent_ = true;
 };

@@ -116,30 +116,6 @@ EngineStats Engine::stats() const {
     return stats;
 }
 
-void Engine::publish() {
-    const EngineStats& counts = parts_.scheduler.counts();
-    EngineStats stats = counts;
-    stats.requests_running = parts_.scheduler.running_count();
-    stats.requests_waiting = parts_.scheduler.waiting_count();
-    stats.blocks_total = parts_.scheduler.allocator().total();
-    stats.blocks_free = parts_.scheduler.allocator().free();
-    stats.gate_pauses = parts_.host.gate_pauses();
-    stats.weights_private = settings_.weights_private;
-    stats.held = parts_.memory.offloaded() ? "Offloaded" : "";
-    stats.last_error = last_error_;
-    EngineHost::Load load{stats.requests_running,
-                          stats.requests_waiting,
-                          stats.requests_done,
-                          stats.generated_tokens,
-                          stats.steps,
-                          parts_.memory.grant_bytes()};
-    const std::lock_guard lock(mutex_);
-    load.waiting += submitted_.size();
-    stats.ready = accepting_;
-    stats_ = std::move(stats);
-    parts_.host.report(load);
-}
-
 void Engine::request_stop(Nanoseconds grace) {
     stop_grace_ns_ = grace.count();
     parts_.host.notify();
@@ -187,6 +163,8 @@ protocol::CommandDone Engine::obey(const protocol::Command& command) {
     protocol::CommandDone done;
     done.id = command.id;
     Status status;
+    const uint64_t saved_before = saved_bytes();
+    const Places places_before = places();
     switch (command.kind) {
     case protocol::CommandKind::kPause:
         status = parts_.memory.fence();
@@ -215,6 +193,9 @@ protocol::CommandDone Engine::obey(const protocol::Command& command) {
                   protocol::to_string(command.kind), lost);
     done.grant_bytes = parts_.memory.grant_bytes();
     done.host_bytes = parts_.memory.host_bytes();
+    if (const uint64_t saved = saved_bytes(); saved > saved_before)
+        done.saved_bytes = saved - saved_before;
+    done.moved_bytes = moved_bytes(places_before);
     if (!status) {
         log::warn("command={} failed: {}", protocol::to_string(command.kind),
                   status.error().message);
@@ -358,6 +339,7 @@ Status Engine::run() {
         if (may_end())
             break;
         publish();
+        tell_awaited();
         if (held() || parts_.scheduler.idle()) {
             parts_.host.wait(stopping_ ? kStopWait : kIdleWait);
             continue;

@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +28,7 @@ struct EngineSettings {
     uint32_t queue_max = 4096;    // requests waiting; more are ResourceExhausted
     bool drain_on_stop = true;    // finish what is running within the grace time
     std::string compute;          // for the log: how it computes
+    uint64_t block_bytes = 0;     // of KV, all ranks together
     uint32_t fence_layers = 0;    // on a GPU: wait for the device each so many layers, so that a
                                   // closed gate is obeyed within them; 0 never
 };
@@ -57,7 +60,11 @@ class Engine final : public EngineApi {
     void cancel(const std::string& id) override;
     void on_request_begin() override { parts_.host.raise_gate(); }
     void on_request_end() override { parts_.host.lower_gate(); }
-    void on_latency(double first, double later) override { parts_.host.note_latency(first, later); }
+    void on_awaited(Clock::time_point begun) override;
+    void on_first_token(Clock::time_point begun, double first) override;
+    void on_none_awaited(Clock::time_point begun) override;
+    void on_pace(double later) override;
+    void on_answered(double first, double later) override;
     EngineStats stats() const override;
     const std::string& model_name() const override { return settings_.model_name; }
     uint32_t vocab_size() const override { return settings_.vocab; }
@@ -69,7 +76,6 @@ class Engine final : public EngineApi {
     }
 
   private:
-    using Clock = std::chrono::steady_clock;
     struct Submission {
         GenerationRequest request;
         TokenCallback callback;
@@ -88,6 +94,12 @@ class Engine final : public EngineApi {
     void give_turn(Nanoseconds step);
     bool at_layer(uint32_t layer);
     void publish();
+    uint64_t short_of_memory() const;
+    uint64_t saved_bytes() const;
+    using Places = std::map<uint64_t, std::vector<uint32_t>>; // of blocks, by sequence
+    Places places() const;
+    uint64_t moved_bytes(const Places& before) const;
+    void tell_awaited();
     void end_all(bool leaves);
 
     const EngineSettings settings_;
@@ -99,6 +111,8 @@ class Engine final : public EngineApi {
     std::vector<std::string> cancelled_;
     bool accepting_ = true;
     EngineStats stats_;
+    std::mutex awaited_mutex_;                 // guards awaited_
+    std::multiset<Clock::time_point> awaited_; // since when whoever has no token waits for it
 
     std::atomic<int64_t> stop_grace_ns_{-1}; // -1: none asked for
     // Engine thread alone:

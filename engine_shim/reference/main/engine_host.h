@@ -43,10 +43,15 @@ class EngineHost {
     struct Load {
         uint64_t running = 0, waiting = 0, done = 0, tokens = 0, steps = 0;
         uint64_t grant_bytes = 0;
+        uint64_t short_of_memory = 0; // of those waiting: for a larger grant alone
     };
     virtual void report(const Load& load) = 0;
     virtual void report_batch(uint64_t done, uint64_t total) = 0;
-    virtual void note_latency(double first_seconds, double later_seconds) = 0;
+    // Of requests; any thread.
+    virtual void note_first_token(Nanoseconds first) = 0;
+    virtual void note_pace(Nanoseconds later) = 0;
+    virtual void note_awaited(Nanoseconds longest) = 0;
+    virtual void note_answered(Nanoseconds first, Nanoseconds later) = 0;
 };
 
 // The side of a socket that berthd holds, as the loop commands it. Each call waits until it is

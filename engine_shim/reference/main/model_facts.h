@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <string>
+#include <vector>
 
 // What an engine knows of its model besides config.json.
 namespace berth::engine {
@@ -18,5 +19,8 @@ Status check_dtype(const std::string& wanted, at::ScalarType found);
 Status read_eos(const std::string& folder, ModelConfig& config);
 // The name that clients ask for.
 std::string served_name(const Options& options, const Client& client, const WeightSet& weights);
+
+// The input of a set's canary: a JSON array of 1 to `most` token ids. Corrupt for anything else.
+Result<std::vector<int32_t>> canary_prompt(const std::string& input, uint32_t vocab, uint32_t most);
 
 } // namespace berth::engine

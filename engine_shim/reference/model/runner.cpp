@@ -116,14 +116,22 @@ Status ModelRunner::copy_blocks(std::span<const BlockMove> moves) {
     return copied ? Status() : fail(copied.error());
 }
 
-Result<std::string> ModelRunner::canary(uint32_t block) {
+Result<std::string> ModelRunner::canary(uint32_t block, const LayerHook& hook) {
+    LayerHook waits;
+    if (hook && ranks_.others != nullptr)
+        (void)hook(0);
+    else if (hook && ranks_.group == nullptr)
+        waits = [&hook](uint32_t layer) {
+            (void)hook(layer);
+            return true;
+        };
     if (ranks_.others != nullptr)
         BERTH_TRY(ranks_.others->canary(block));
     const int32_t token = canary_token(config_.vocab);
     return guarded([&]() -> std::string {
         const ForwardItem item{std::span(&token, 1), 0, std::span(&block, 1), 1, true};
         const at::Tensor logits = forward(config_, weights_, cache_, std::span(&item, 1),
-                                          ForwardShape{}, {}, ranks_.group)
+                                          ForwardShape{}, waits, ranks_.group)
                                       .cpu()
                                       .contiguous();
         return canary_digest({logits.data_ptr<float>(), static_cast<size_t>(logits.numel())});

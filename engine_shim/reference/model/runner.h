@@ -37,8 +37,9 @@ class ModelRunner final : public StepModel {
                                              const LayerHook& hook);
     // canary() and copy_blocks() tell the other ranks; step() is told by who calls it.
     // A hash of the logits after one fixed token, computed through `block`: the same for as long as
-    // weights, memory and device are what they were.
-    Result<std::string> canary(uint32_t block);
+    // weights, memory and device are what they were. The hook may wait, and is asked once before
+    // other ranks are told; what it says is not looked at.
+    Result<std::string> canary(uint32_t block, const LayerHook& hook = {});
     // Copies whole blocks within the cache; may still be under way when it returns.
     Status copy_blocks(std::span<const BlockMove> moves);
     const ModelConfig& config() const { return config_; }

@@ -48,7 +48,12 @@ class RankedHost final : public EngineHost {
     uint64_t gate_pauses() const override { return host_.gate_pauses(); }
     void report(const Load& load) override { host_.report(load); }
     void report_batch(uint64_t done, uint64_t total) override { host_.report_batch(done, total); }
-    void note_latency(double first, double later) override { host_.note_latency(first, later); }
+    void note_first_token(Nanoseconds first) override { host_.note_first_token(first); }
+    void note_pace(Nanoseconds later) override { host_.note_pace(later); }
+    void note_awaited(Nanoseconds longest) override { host_.note_awaited(longest); }
+    void note_answered(Nanoseconds first, Nanoseconds later) override {
+        host_.note_answered(first, later);
+    }
 
   private:
     using Clock = std::chrono::steady_clock;

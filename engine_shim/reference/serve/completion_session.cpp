@@ -40,13 +40,11 @@ CompletionSession::~CompletionSession() {
     for (const Choice& choice : choices_)
         tokens += choice.tokens();
     metrics_.completion_tokens += tokens;
-    double later = 0;
-    if (choices_.size() == 1 && tokens > 1) {
-        later = seconds(Clock::now() - first_token_) / static_cast<double>(tokens - 1);
-        metrics_.later_tokens.add(later);
+    if (clock_) {
+        clock_->end();
+        if (const std::optional<double> later = clock_->later())
+            metrics_.later_tokens.add(*later);
     }
-    if (first_token_ != Clock::time_point())
-        model_.engine.on_latency(seconds(first_token_ - begin_), later);
     model_.engine.on_request_end();
 }
 
@@ -114,6 +112,7 @@ Status CompletionSession::take_up() {
 }
 
 Status CompletionSession::submit_all() {
+    clock_ = std::make_shared<AnswerClock>(model_.engine, begin_, choices_.size(), resumed_);
     kept_.hand_over();
     for (size_t index = 0; index < choices_.size(); ++index) {
         const bool is_ended =
@@ -126,7 +125,8 @@ Status CompletionSession::submit_all() {
         engine::GenerationRequest request = call_.request(index);
         request.generated = given_[index];
         kept_.mark(request);
-        BERTH_TRY(model_.engine.submit(std::move(request), events_->callback()));
+        BERTH_TRY(
+            model_.engine.submit(std::move(request), clock_->stamped(index, events_->callback())));
         in_engine_[index] = 1;
     }
     return {};
@@ -188,10 +188,8 @@ CompletionSession::Piece CompletionSession::take(const engine::TokenEvent& event
     piece.index = choice_of(event.id);
     if (piece.index >= choices_.size())
         return {};
-    if (event.token >= 0 && !resumed_ && first_token_ == Clock::time_point()) {
-        first_token_ = Clock::now();
-        metrics_.first_token.add(seconds(first_token_ - begin_));
-    }
+    if (clock_ && clock_->first() && !std::exchange(first_counted_, true))
+        metrics_.first_token.add(*clock_->first());
     Choice& choice = choices_[piece.index];
     piece.text = choice.push(event);
     if (event.finished)

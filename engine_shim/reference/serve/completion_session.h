@@ -3,6 +3,7 @@
 
 #include "base/http/router.h"
 #include "engine_shim/reference/serve/answer.h"
+#include "engine_shim/reference/serve/answer_clock.h"
 #include "engine_shim/reference/serve/completion_call.h"
 #include "engine_shim/reference/serve/event_queue.h"
 #include "engine_shim/reference/serve/kept_call.h"
@@ -72,7 +73,8 @@ class CompletionSession {
     std::vector<char> in_engine_; // of each choice: submitted and not ended there
     std::vector<char> reported_;  // of each choice: the stream has its finish reason
     Clock::time_point begin_ = Clock::now();
-    Clock::time_point first_token_{};
+    std::shared_ptr<AnswerClock> clock_; // null: nothing was asked of the engine
+    bool first_counted_ = false;         // its time to the first token
     int status_ = 0;
 };
 

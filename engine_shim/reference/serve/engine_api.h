@@ -3,6 +3,7 @@
 
 #include "base/result.h"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -105,8 +106,15 @@ class EngineApi {
     // classes.
     virtual void on_request_begin() = 0;
     virtual void on_request_end() = 0;
-    // An answered request: seconds until its first token, and per token after it (0: it had one).
-    virtual void on_latency(double first, double later) = 0;
+    // How a request fares, in seconds (answer_clock.h); any thread. It waits for its first token
+    // since `begun`; it has it, or will have none; a token takes this long of late; it is answered:
+    // until its first token, and per token after it (0: it had one).
+    using Clock = std::chrono::steady_clock;
+    virtual void on_awaited(Clock::time_point begun) = 0;
+    virtual void on_first_token(Clock::time_point begun, double first) = 0;
+    virtual void on_none_awaited(Clock::time_point begun) = 0;
+    virtual void on_pace(double later) = 0;
+    virtual void on_answered(double first, double later) = 0;
 
     virtual EngineStats stats() const = 0;
     virtual const std::string& model_name() const = 0; // as served: `--served-model-name`

@@ -3,6 +3,7 @@
 #include "cache/memory/device.h"
 #include "scheduler/cli/bench/figures.h"
 #include "scheduler/cli/bench/node_calls.h"
+#include "scheduler/cli/waiting.h"
 
 #include <fmt/format.h>
 
@@ -16,14 +17,17 @@ namespace {
 
 constexpr int kFloorRounds = 5;
 constexpr std::chrono::seconds kTokenMax{20};
+// An engine reports right behind its answer to a command.
+constexpr std::chrono::milliseconds kLastReport{20};
+constexpr int kLastReports = 50;
 
 struct Cycles {
-    std::vector<double> preempt, resume, token;
+    std::vector<double> preempt, resume, token, save_rate;
     std::vector<double> free_floor, back_floor; // the same bytes, by the device's own calls
     std::map<std::string, std::vector<double>> preempt_phases, resume_phases;
     std::string device;
     std::string no_floor; // why the memory floor could not be measured
-    uint64_t bytes_freed = 0;
+    uint64_t bytes_freed = 0, bytes_saved = 0, bytes_moved = 0; // the most of a round
     uint64_t rounds_with_bytes_back = 0;
 };
 
@@ -56,6 +60,33 @@ Status measure_memory_floor(const std::string& device_id, uint64_t bytes, Cycles
     return {};
 }
 
+// What was copied to host memory, and how fast (engine.save is the copy, pinning included).
+void add_saved(const json::object& operation, Cycles& cycles) {
+    const uint64_t saved = number_at(operation, "bytesSaved");
+    cycles.bytes_saved = std::max(cycles.bytes_saved, saved);
+    cycles.bytes_moved = std::max(cycles.bytes_moved, number_at(operation, "bytesMoved"));
+    const auto* phases = operation.if_contains("phases");
+    if (saved == 0 || phases == nullptr || !phases->is_array())
+        return;
+    for (const json::value& phase : phases->get_array())
+        if (phase.is_object() && text_at(phase.get_object(), "name") == "engine.save")
+            if (const double ms = real_at(phase.get_object(), "ms"); ms > 0)
+                cycles.save_rate.push_back(static_cast<double>(saved) / ms / 1e6);
+}
+
+// The instance once no late report of what it did before changes its count of tokens.
+Result<json::object> at_rest(const AdminClient& client, const std::string& name) {
+    BERTH_ASSIGN(json::object shown, instance_of(client, name));
+    for (int look = 0; look < kLastReports; ++look) {
+        pause_between_looks(kLastReport);
+        const uint64_t before = tokens_done(shown);
+        BERTH_ASSIGN(shown, instance_of(client, name));
+        if (tokens_done(shown) == before)
+            break;
+    }
+    return shown;
+}
+
 Status one_cycle(const AdminClient& client, const Options& options, Cycles& cycles) {
     const std::string target = "/v1/instances/" + http::percent_encode(options.instance);
     BERTH_ASSIGN(json::object before, instance_of(client, options.instance));
@@ -71,6 +102,7 @@ Status one_cycle(const AdminClient& client, const Options& options, Cycles& cycl
     BERTH_ASSIGN(uint64_t free_after, free_bytes(client, cycles.device));
     cycles.preempt.push_back(stopped.wall_ms);
     add_phases(stopped.operation, cycles.preempt_phases);
+    add_saved(stopped.operation, cycles);
     uint64_t freed = number_at(stopped.operation, "bytesFreed");
     cycles.bytes_freed = std::max(cycles.bytes_freed, freed);
     cycles.rounds_with_bytes_back += free_after >= free_before + freed ? 1 : 0;
@@ -79,7 +111,7 @@ Status one_cycle(const AdminClient& client, const Options& options, Cycles& cycl
         if (auto measured = measure_memory_floor(cycles.device, freed, cycles); !measured)
             cycles.no_floor = measured.error().message;
 
-    BERTH_ASSIGN(json::object parked, instance_of(client, options.instance));
+    BERTH_ASSIGN(json::object parked, at_rest(client, options.instance));
     auto began = Clock::now();
     BERTH_ASSIGN(Finished back,
                  run_to_end(client, target + ":resume", {{"reason", "berth bench"}}));
@@ -119,6 +151,8 @@ Status preempt(const AdminClient& client, const Options& options) {
                        {"mode", options.mode},
                        {"device", cycles.device},
                        {"bytesFreed", cycles.bytes_freed},
+                       {"bytesSaved", cycles.bytes_saved},
+                       {"bytesMoved", cycles.bytes_moved},
                        {"roundsWithBytesBack", cycles.rounds_with_bytes_back}};
     Figure stopped{"preempt",
                    "preempt",
@@ -144,14 +178,26 @@ Status preempt(const AdminClient& client, const Options& options) {
                    facts};
     resumed.facts["phasesMs"] = medians(cycles.resume_phases);
     std::vector<Figure> figures{stopped, resumed};
+    if (!cycles.save_rate.empty()) {
+        figures.push_back({"preempt",
+                           "save",
+                           cycles.save_rate,
+                           {},
+                           "none",
+                           "KV that the engine has copied to host memory, by the time of its phase "
+                           "engine.save",
+                           facts});
+        figures.back().unit = "GB/s";
+    }
     if (!cycles.token.empty())
         figures.push_back({"resume",
                            "token",
                            cycles.token,
                            {},
                            "none",
-                           "request to resume until berthd has the instance's report of a new "
-                           "token (an engine reports the first one at once)",
+                           "request to resume after " + options.mode +
+                               " until berthd has the instance's report of a new token (an engine "
+                               "reports the first one at once)",
                            facts});
     print_figures(figures, options.json);
     if (cycles.rounds_with_bytes_back != cycles.preempt.size())

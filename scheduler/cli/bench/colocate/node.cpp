@@ -126,6 +126,23 @@ Status ColocateNode::check_mps() const {
     return fail(ErrorCode::kCorrupt, "berthd's doctor says nothing of MPS");
 }
 
+Result<ColocateNode::Preempted> ColocateNode::preempted() const {
+    Preempted all;
+    for (const char* name : {kOnline, kBatch}) {
+        BERTH_ASSIGN(const json::object now, instance_of(node_->client(), name));
+        const auto* found = now.if_contains("preempted");
+        if (found == nullptr || !found->is_object())
+            return fail(ErrorCode::kCorrupt,
+                        fmt::format("berthd says nothing of what preempting '{}' has done", name));
+        const json::object& one = found->get_object();
+        all.count += number_at(one, "count");
+        all.bytes_freed += number_at(one, "bytesFreed");
+        all.bytes_saved += number_at(one, "bytesSaved");
+        all.bytes_moved += number_at(one, "bytesMoved");
+    }
+    return all;
+}
+
 Status ColocateNode::check_engines() const {
     for (const auto& [name, pid] :
          {std::pair{kOnline, online_pid_}, std::pair{kBatch, batch_pid_}}) {

@@ -39,6 +39,11 @@ class ColocateNode {
     // Fails when an engine has been started again since start().
     Status check_engines() const;
     Status check_mps() const; // that the node has it, and does not share by its gates instead
+    // What preemptions of both engines have done since the node began.
+    struct Preempted {
+        uint64_t count = 0, bytes_freed = 0, bytes_saved = 0, bytes_moved = 0;
+    };
+    Result<Preempted> preempted() const;
     const std::string& batch_output() const { return batch_output_; }
     // Of berthd and its engines, into the folder.
     void copy_logs(const std::string& to) const;

@@ -70,7 +70,22 @@ json::object answers_json(const PhaseResult& result, const Baseline& baseline) {
     return shown;
 }
 
-double attained(const Latencies& latencies, const LatencyTargets& targets) {
+json::object interval_json(const Ratio& ratio) {
+    return {{"low", ratio.low}, {"high", ratio.high}};
+}
+
+// Null where a phase was too short to tell: two whole seconds at least.
+json::value rate_interval(const BatchRate& rate, const BatchRate* alone, double over,
+                          const Counting& counting) {
+    if (rate.by_second.size() < 2 || (alone != nullptr && alone->by_second.size() < 2))
+        return nullptr;
+    const Ratio ratio =
+        mean_ratio(rate.by_second, alone != nullptr ? alone->by_second : std::vector<double>(),
+                   counting.resamples, counting.seed);
+    return interval_json({ratio.value / over, ratio.low / over, ratio.high / over});
+}
+
+json::object attained_json(const Latencies& latencies, const LatencyTargets& targets) {
     size_t kept = 0;
     for (size_t n = 0; n < latencies.ttft.size(); ++n) {
         const bool first =
@@ -79,27 +94,36 @@ double attained(const Latencies& latencies, const LatencyTargets& targets) {
             latencies.tpot[n].empty() || latencies.tpot[n].front() <= targets.tpot_ms;
         kept += first && later ? 1 : 0;
     }
-    return latencies.ttft.empty()
-               ? 0
-               : static_cast<double>(kept) / static_cast<double>(latencies.ttft.size());
+    const Ratio part = part_of(kept, latencies.ttft.size());
+    return {{"ttftMs", targets.ttft_ms},
+            {"tpotMs", targets.tpot_ms},
+            {"attained", part.value},
+            {"attainedInterval", interval_json(part)}};
 }
 
-json::object batch_json(const BatchRate& rate, const Baseline& baseline, bool beside_online) {
+json::object batch_json(const BatchRate& rate, const Baseline& baseline, bool beside_online,
+                        const Counting& counting) {
     json::object shown{{"tokensPerSecond", rate.tokens_per_s},
+                       {"tokensPerSecondInterval", rate_interval(rate, nullptr, 1, counting)},
                        {"prefilledPerSecond", rate.prefilled_per_s},
                        {"gatePauses", rate.gate_pauses},
                        {"sequencesPreempted", rate.sequences_preempted},
                        {"ofAlone", nullptr},
-                       {"ofIdleTimesWorth", nullptr}};
+                       {"ofAloneInterval", nullptr},
+                       {"ofIdleTimesWorth", nullptr},
+                       {"ofIdleTimesWorthInterval", nullptr}};
     const auto alone =
         baseline.batch != nullptr ? batch_rate(*baseline.batch) : std::optional<BatchRate>();
     if (!alone || alone->tokens_per_s <= 0)
         return shown;
     const double part = rate.tokens_per_s / alone->tokens_per_s;
     shown["ofAlone"] = part;
+    shown["ofAloneInterval"] = rate_interval(rate, &*alone, 1, counting);
     if (beside_online && baseline.online != nullptr)
-        if (const double idle = 1 - busy_part(*baseline.online); idle > 0)
+        if (const double idle = 1 - busy_part(*baseline.online); idle > 0) {
             shown["ofIdleTimesWorth"] = part / idle;
+            shown["ofIdleTimesWorthInterval"] = rate_interval(rate, &*alone, idle, counting);
+        }
     return shown;
 }
 
@@ -132,6 +156,23 @@ double busy_part(const PhaseResult& result) {
     return result.window_s > 0 ? busy / result.window_s : 0;
 }
 
+namespace {
+
+// Of points one behind the other; a rest of less than a second is left out.
+std::vector<double> rates_by_second(const BatchPoint* from, const BatchPoint* last) {
+    std::vector<double> rates;
+    for (const BatchPoint* to = from; to <= last; ++to) {
+        const double seconds = to->at_s - from->at_s;
+        if (seconds < 1)
+            continue;
+        rates.push_back(static_cast<double>(to->counters.tokens - from->counters.tokens) / seconds);
+        from = to;
+    }
+    return rates;
+}
+
+} // namespace
+
 std::optional<BatchRate> batch_rate(const PhaseResult& result) {
     const BatchPoint* first = nullptr;
     const BatchPoint* last = nullptr;
@@ -150,7 +191,8 @@ std::optional<BatchRate> batch_rate(const PhaseResult& result) {
     return BatchRate{static_cast<double>(to.tokens - from.tokens) / seconds,
                      static_cast<double>(to.prefilled - from.prefilled) / seconds,
                      to.gate_pauses - from.gate_pauses,
-                     to.sequences_preempted - from.sequences_preempted};
+                     to.sequences_preempted - from.sequences_preempted,
+                     rates_by_second(first, last)};
 }
 
 size_t mismatches(const PhaseResult& result, const Baseline& baseline) {
@@ -175,6 +217,11 @@ json::object phase_json(const PhaseResult& result, const Baseline& baseline,
     if (result.outcome_is_empty())
         return line;
     line["windowSeconds"] = result.window_s;
+    line["node"] = result.node;
+    // Engines that were started anew are not those that alone was measured with.
+    line["aloneOnSameNode"] = nullptr;
+    if (baseline.online != nullptr)
+        line["aloneOnSameNode"] = baseline.online->node == result.node;
     line["compute"] = result.plan.compute;
     line["batchShareWhenBusy"] = result.plan.share;
     if (result.plan.online) {
@@ -187,12 +234,15 @@ json::object phase_json(const PhaseResult& result, const Baseline& baseline,
         line["tpotMs"] = latency_json(latencies.tpot, alone ? &alone->tpot : nullptr, counting);
         line["gapMs"] = latency_json(latencies.gap, alone ? &alone->gap : nullptr, counting);
         if (baseline.targets.ttft_ms > 0)
-            line["slo"] = json::object{{"ttftMs", baseline.targets.ttft_ms},
-                                       {"tpotMs", baseline.targets.tpot_ms},
-                                       {"attained", attained(latencies, baseline.targets)}};
+            line["slo"] = attained_json(latencies, baseline.targets);
     }
     if (const auto rate = batch_rate(result))
-        line["batch"] = batch_json(*rate, baseline, result.plan.online && result.plan.batch);
+        line["batch"] =
+            batch_json(*rate, baseline, result.plan.online && result.plan.batch, counting);
+    line["preempted"] = json::object{{"count", result.preempted.count},
+                                     {"bytesFreed", result.preempted.bytes_freed},
+                                     {"bytesSaved", result.preempted.bytes_saved},
+                                     {"bytesMoved", result.preempted.bytes_moved}};
     if (result.joules) {
         line["joules"] = *result.joules;
         line["watts"] = result.joules_s > 0 ? *result.joules / result.joules_s : 0;

@@ -19,6 +19,8 @@ struct PhaseResult {
     std::string error;   // why it did not go as it should; what was measured until then counts
     double window_s = 0;
     LoopOutcome outcome;
+    size_t node = 0; // which it was measured on, of those that the run has started
+    ColocateNode::Preempted preempted;
     std::optional<double> joules; // that the GPU used,
     double joules_s = 0;          // in this time
 
@@ -42,6 +44,7 @@ struct BatchRate {
     double prefilled_per_s = 0;
     uint64_t gate_pauses = 0;
     uint64_t sequences_preempted = 0;
+    std::vector<double> by_second; // tokens/s of each whole second
 };
 // Between the first and the last look within the window; nothing without two looks.
 std::optional<BatchRate> batch_rate(const PhaseResult& result);

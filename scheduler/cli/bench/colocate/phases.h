@@ -28,5 +28,6 @@ std::string all_phase_names();
 inline constexpr std::string_view kOnlineAlone = "online-alone";
 inline constexpr std::string_view kOnlineAgain = "online-alone-again";
 inline constexpr std::string_view kBatchAlone = "batch-alone";
+inline constexpr std::string_view kMpsAlone = "mps-online-alone";
 
 } // namespace berth::cli::bench

@@ -2,6 +2,7 @@
 #include "scheduler/cli/bench/colocate/report.h"
 
 #include "base/hash.h"
+#include "base/units.h"
 #include "scheduler/cli/bench/colocate/plots.h"
 #include "scheduler/cli/output.h"
 
@@ -46,13 +47,17 @@ std::string ratio_text(const json::object& line, std::string_view field) {
                        real_at(*p99, "high"));
 }
 
-std::string part_text(const json::object* from, std::string_view field) {
-    if (from == nullptr)
+// "99.3 % (97.6-99.8)".
+std::string part_text(const json::object* from, const std::string& field) {
+    const auto* found = from == nullptr ? nullptr : from->if_contains(field);
+    if (found == nullptr || found->is_null())
         return "";
-    const auto* found = from->if_contains(boost::json::string_view(field.data(), field.size()));
-    return found == nullptr || found->is_null()
-               ? ""
-               : fmt::format("{:.1f} %", 100 * real_at(*from, field));
+    const std::string text = fmt::format("{:.1f} %", 100 * real_at(*from, field));
+    const json::object* interval = object_at(*from, field + "Interval");
+    return interval == nullptr
+               ? text
+               : fmt::format("{} ({:.1f}-{:.1f})", text, 100 * real_at(*interval, "low"),
+                             100 * real_at(*interval, "high"));
 }
 
 // What became of a phase that did not go as it should.
@@ -68,7 +73,46 @@ std::string trouble_of(const json::object& line) {
     if (online != nullptr && number_at(*online, "mismatches") > 0)
         text += fmt::format("{}{} answers differ from those alone", text.empty() ? "" : "; ",
                             number_at(*online, "mismatches"));
+    if (const auto* same = line.if_contains("aloneOnSameNode");
+        same != nullptr && same->is_bool() && !same->get_bool())
+        text += fmt::format("{}its engines were started anew, so its ratios are to other engines "
+                            "alone",
+                            text.empty() ? "" : "; ");
+    if (const json::object* preempted = object_at(line, "preempted");
+        preempted != nullptr && number_at(*preempted, "count") > 0)
+        text += fmt::format("{}{} preemptions by the node, {} freed, {} saved, {} moved",
+                            text.empty() ? "" : "; ", number_at(*preempted, "count"),
+                            format_bytes(number_at(*preempted, "bytesFreed")),
+                            format_bytes(number_at(*preempted, "bytesSaved")),
+                            format_bytes(number_at(*preempted, "bytesMoved")));
     return text;
+}
+
+// What an earlier run has left there is kept in a folder of its own: raw samples cannot be made
+// again.
+Status keep_earlier(const std::string& folder) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    if (!fs::exists(folder + "/report.jsonl", error))
+        return {};
+    size_t number = 1;
+    while (fs::exists(fmt::format("{}/earlier-{}", folder, number), error))
+        ++number;
+    const std::string kept = fmt::format("{}/earlier-{}", folder, number);
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(folder, error))
+        if (!entry.path().filename().string().starts_with("earlier-"))
+            files.push_back(entry.path());
+    fs::create_directory(kept, error);
+    for (const fs::path& file : files)
+        if (!error)
+            fs::rename(file, fs::path(kept) / file.filename(), error);
+    if (error)
+        return fail(ErrorCode::kIo,
+                    fmt::format("keeping what an earlier run has left in {}: {}; name another "
+                                "folder",
+                                folder, error.message()));
+    return {};
 }
 
 json::object sample_json(const PhaseResult& result, size_t n) {
@@ -100,8 +144,7 @@ Result<Report> Report::open(std::string folder, bool as_json) {
     if (error)
         return fail(ErrorCode::kIo,
                     fmt::format("making the folder {}: {}", report.folder_, error.message()));
-    for (const char* file : {"/report.jsonl", "/samples.jsonl", "/batch.csv"})
-        std::filesystem::remove(report.folder_ + file, error);
+    BERTH_TRY(keep_earlier(report.folder_));
     BERTH_TRY(append(report.folder_ + "/batch.csv",
                      "phase,seconds,tokens,prefilled,gatePauses,requestsDone\n"));
     return report;
@@ -163,7 +206,9 @@ void Report::print_table() const {
         if (const std::string trouble = trouble_of(line); !trouble.empty())
             troubles += fmt::format("{}: {}\n", text_at(line, "phase"), trouble);
     }
-    print(table.text(false) + troubles + "In brackets: 95 % intervals, paired bootstrap.\n" +
+    print(table.text(false) + troubles +
+          "In brackets: 95 % intervals; latencies by paired bootstrap, batch by bootstrap over "
+          "seconds, SLO by Wilson's.\n" +
           notes_);
 }
 

@@ -19,7 +19,6 @@ using std::chrono::steady_clock;
 // Beside its window: rules applied, the last answers, files.
 constexpr double kPhaseMoreSeconds = 4;
 constexpr double kPatienceLeast = 5;
-constexpr size_t kRehearsed = 5;    // one in so many requests, before the first phase
 constexpr double kNodeSeconds = 15; // a node of its own
 
 double seconds_since(steady_clock::time_point when) {
@@ -98,12 +97,7 @@ Status ColocateRun::find_load() {
     const Scale scale{options_.phase_seconds, options_.token_scale, options_.prompt_scale};
     load_ =
         fit_busy(unscaled_, pace_, options_.busy_percent / 100, scale, node_->context_tokens_max());
-    // Nobody's latency: the engine meets the shapes of this load for the first time.
-    LoopPlan rehearsal = online_loop(load_.arrivals.size() / kRehearsed);
-    if (!rehearsal.due_s.empty()) {
-        rehearsal.window_s = rehearsal.due_s.back();
-        BERTH_TRY(run_loop(std::move(rehearsal)));
-    }
+    BERTH_TRY(rehearse());
     if (options_.token_scale > 0)
         say(fmt::format("a phase lasts {:.1f} s for a busy share of {:.0f} %", load_.window_s,
                         100 * load_.predicted_busy));
@@ -114,6 +108,21 @@ Status ColocateRun::find_load() {
             "tokens), for a busy share of {:.0f} %.",
             load_.arrivals.size(), load_.window_s, load_.token_scale, load_.clipped,
             node_->context_tokens_max(), 100 * load_.predicted_busy));
+}
+
+// Nobody's latency: the engine meets the shapes of this load for the first time, all of them, as
+// fast as it can, so that what is made of online alone (targets, ratios) is of a warm engine.
+Status ColocateRun::rehearse() {
+    LoopPlan rehearsal = online_loop(load_.arrivals.size());
+    const double part = std::clamp(load_.predicted_busy, 0.1, 1.0);
+    for (double& due : rehearsal.due_s)
+        due *= part;
+    rehearsal.window_s = rehearsal.due_s.empty() ? 0 : rehearsal.due_s.back();
+    if (const double left = options_.time_limit - seconds_since(began_);
+        options_.time_limit > 0 && left < rehearsal.window_s + load_.window_s + kPhaseMoreSeconds)
+        return {}; // the phases say that they do not fit
+    say(fmt::format("the load once, unmeasured, in {:.0f} s", rehearsal.window_s));
+    return run_loop(std::move(rehearsal)).map([](const LoopOutcome&) {});
 }
 
 json::object ColocateRun::set_up_line() const {
@@ -206,7 +215,9 @@ Status ColocateRun::measure(PhaseResult& result) {
     BERTH_TRY(have_node_for(plan));
     if (plan.compute == "MPS")
         BERTH_TRY(node_->check_mps());
+    result.node = nodes_;
     BERTH_TRY(node_->enter(plan, baseline().targets));
+    BERTH_ASSIGN(const ColocateNode::Preempted preempted_before, node_->preempted());
     LoopPlan loop = online_loop(plan.online ? load_.arrivals.size() : 0);
     loop.window_s = result.window_s = plan.online ? load_.window_s : options_.batch_seconds;
     if (plan.batch)
@@ -221,6 +232,11 @@ Status ColocateRun::measure(PhaseResult& result) {
         energy_ && before && after)
         result.joules = *after - *before;
     result.joules_s = seconds_since(begun);
+    BERTH_ASSIGN(const ColocateNode::Preempted now, node_->preempted());
+    result.preempted = {now.count - preempted_before.count,
+                        now.bytes_freed - preempted_before.bytes_freed,
+                        now.bytes_saved - preempted_before.bytes_saved,
+                        now.bytes_moved - preempted_before.bytes_moved};
     if (result.outcome.stopped)
         return fail(ErrorCode::kUnavailable, "a signal ended the phase before its end");
     const auto answered = static_cast<size_t>(
@@ -251,28 +267,40 @@ PhaseResult ColocateRun::run_phase(const PhasePlan& plan) {
     return result;
 }
 
-// Beside the second look at online alone too, which an engine has had at its warmest: what lies
-// between the two ratios is drift, not sharing.
-Status ColocateRun::compare_again() {
-    Baseline again;
+// Online alone on that node once more, where the first phase is not it: what lies between the two
+// ratios is drift, not sharing.
+const PhaseResult* ColocateRun::alone_again_on(size_t node) const {
     for (const PhaseResult& result : results_)
-        if (result.plan.name == kOnlineAgain && result.was_run() && result.error.empty())
-            again.online = &result;
-    if (again.online == nullptr)
-        return {};
+        if ((result.plan.name == kOnlineAgain || result.plan.name == kMpsAlone) &&
+            result.node == node && result.was_run() && result.error.empty())
+            return &result;
+    return nullptr;
+}
+
+Status ColocateRun::compare_again() {
     for (const PhaseResult& result : results_) {
-        if (!result.plan.online || !result.was_run() || &result == again.online)
+        if (!result.plan.online || !result.was_run())
+            continue;
+        Baseline again;
+        again.online = alone_again_on(result.node);
+        if (again.online == nullptr || again.online == &result)
             continue;
         const json::object shown = phase_json(result, again, {options_.resamples, options_.seed});
-        json::object line{{"bench", "colocate"}, {"besideAloneAgain", result.plan.name}};
+        json::object line{{"bench", "colocate"},
+                          {"besideAloneAgain", result.plan.name},
+                          {"alone", again.online->plan.name},
+                          {"node", result.node},
+                          {"mismatches", shown.at("online").at("mismatches")}};
         for (const char* kind : {"ttftMs", "tpotMs"})
             line[kind] = shown.at(kind).at("besideAlone");
         const auto p99 = [&line](const char* kind) {
             return real_at(line[kind].at("p99").get_object(), "ratio");
         };
         BERTH_TRY(report_.add_line(
-            line, fmt::format("{} beside {}: p99 of TTFT {:.3f} x, of TPOT {:.3f} x.",
-                              result.plan.name, kOnlineAgain, p99("ttftMs"), p99("tpotMs"))));
+            line,
+            fmt::format("{} beside {} on the same node: p99 of TTFT {:.3f} x, of TPOT "
+                        "{:.3f} x.",
+                        result.plan.name, again.online->plan.name, p99("ttftMs"), p99("tpotMs"))));
     }
     return {};
 }

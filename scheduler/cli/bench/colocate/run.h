@@ -37,6 +37,8 @@ class ColocateRun {
     Status have_node_for(const PhasePlan& plan);
     void close_node();
     Baseline baseline() const;
+    Status rehearse();
+    const PhaseResult* alone_again_on(size_t node) const; // null: none is there
     Status compare_again();
     Status finish();
     json::object set_up_line() const;

@@ -102,4 +102,50 @@ std::pair<size_t, size_t> quantile_ranks(size_t count, double percent) {
     return {low, high};
 }
 
+Ratio part_of(size_t kept, size_t count) {
+    if (count == 0)
+        return {};
+    constexpr double kZ = 1.959964; // of 95 %
+    const auto n = static_cast<double>(count);
+    const double part = static_cast<double>(kept) / n;
+    const double scale = 1 + kZ * kZ / n;
+    const double middle = (part + kZ * kZ / (2 * n)) / scale;
+    const double half = kZ * std::sqrt(part * (1 - part) / n + kZ * kZ / (4 * n * n)) / scale;
+    return {part, std::max(0.0, middle - half), std::min(1.0, middle + half)};
+}
+
+Ratio mean_ratio(const std::vector<double>& these, const std::vector<double>& those,
+                 size_t resamples, uint64_t seed) {
+    constexpr size_t kStretch = 5;
+    const auto mean = [](const std::vector<double>& values) {
+        double sum = 0;
+        for (const double value : values)
+            sum += value;
+        return values.empty() ? 0 : sum / static_cast<double>(values.size());
+    };
+    if (these.empty() || resamples == 0)
+        return {};
+    const double to = those.empty() ? 1 : mean(those);
+    Ratio ratio{ratio_or_zero(mean(these), to), 0, 0};
+    Dice dice(seed);
+    const auto drawn_mean = [&](const std::vector<double>& values) {
+        const size_t stretch = std::min(kStretch, values.size());
+        std::vector<double> drawn;
+        while (drawn.size() < values.size()) {
+            const size_t from = dice.below(values.size() - stretch + 1);
+            for (size_t n = 0; n < stretch && drawn.size() < values.size(); ++n)
+                drawn.push_back(values[from + n]);
+        }
+        return mean(drawn);
+    };
+    std::vector<double> drawn;
+    for (size_t round = 0; round < resamples; ++round) {
+        const double here = drawn_mean(these);
+        drawn.push_back(ratio_or_zero(here, those.empty() ? 1 : drawn_mean(those)));
+    }
+    ratio.low = percentile(drawn, 100 * kTail);
+    ratio.high = percentile(drawn, 100 * (1 - kTail));
+    return ratio;
+}
+
 } // namespace berth::cli::bench

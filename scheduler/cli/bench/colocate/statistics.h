@@ -32,4 +32,14 @@ std::vector<Ratio> quantile_ratios(const Samples& these, const Samples& those,
 // between which the true value lies with 95 % confidence, whatever the distribution.
 std::pair<size_t, size_t> quantile_ranks(size_t count, double percent);
 
+// Of a part, `kept` of `count`: E. B. Wilson's score interval, 95 %, which also holds for parts
+// near 0 and 1 ("Probable inference, the law of succession, and statistical inference", 1927).
+Ratio part_of(size_t kept, size_t count);
+
+// The mean of values that lie one behind the other in time, as the seconds of a phase do, and the
+// interval of its quotient with that of others (empty: with 1): both sides are drawn anew in
+// stretches of a few neighbours, which depend on each other (moving blocks: H. R. Kunsch, 1989).
+Ratio mean_ratio(const std::vector<double>& these, const std::vector<double>& those,
+                 size_t resamples, uint64_t seed);
+
 } // namespace berth::cli::bench

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <csignal>
 
+#include <sys/resource.h>
+
 // What goes wrong in between; each is over when all is as it was.
 namespace berth::cli::bench {
 
@@ -17,7 +19,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{5};
 constexpr std::chrono::seconds kBackMax{120};
-constexpr uint64_t kHogLeaves = uint64_t{512} << 20;
+constexpr uint64_t kHogLeaves = uint64_t{256} << 20; // less than the grant
+constexpr rlim_t kPageBytes = 4096;
 
 } // namespace
 
@@ -58,7 +61,7 @@ Status CyclesNode::wait_connected() const {
     return {};
 }
 
-Result<std::optional<double>> CyclesNode::suffer(FaultKind kind) {
+Result<double> CyclesNode::suffer(FaultKind kind) {
     const auto began = Clock::now();
     switch (kind) {
     case FaultKind::kBatchKilled:
@@ -80,7 +83,7 @@ Result<std::optional<double>> CyclesNode::suffer(FaultKind kind) {
 }
 
 // It takes no command any more, as with a kernel that does not end: what it holds is had by force.
-Result<std::optional<double>> CyclesNode::batch_stuck() {
+Result<double> CyclesNode::batch_stuck() {
     const auto began = Clock::now();
     BERTH_ASSIGN(const ProcessId stuck, signal(kBatch, SIGSTOP));
     BERTH_TRY(preempt("Offload", 0));
@@ -93,29 +96,47 @@ Result<std::optional<double>> CyclesNode::batch_stuck() {
     return milliseconds_since(began);
 }
 
-// Somebody who asks nobody has taken the memory that it would come back to.
-Result<std::optional<double>> CyclesNode::grant_refused() {
-    if (device_.starts_with("host"))
-        return std::optional<double>(); // host memory cannot be taken from others
+// Somebody who asks nobody has taken the memory that it would come back to: on a GPU this process,
+// on the host the kernel, which gives the engine no more for a while.
+Result<double> CyclesNode::grant_refused() {
     const auto began = Clock::now();
     BERTH_TRY(preempt("Offload", 0));
-    bool refused = false;
-    {
-        BERTH_ASSIGN(const std::unique_ptr<Device> device, open_device(device_));
-        BERTH_ASSIGN(const DeviceMemory memory, device->memory());
-        const uint64_t free = memory.total_bytes - memory.used_bytes;
-        const uint64_t hog = free > kHogLeaves ? free - kHogLeaves : 0;
-        BERTH_ASSIGN(const std::unique_ptr<GrantArena> arena, device->create_grant(hog));
-        BERTH_TRY(arena->resize(hog / arena->step_bytes() * arena->step_bytes()));
-        const auto resumed =
-            run_to_end(node_->client(), fmt::format("/v1/instances/{}:resume", kBatch), {});
-        refused = !resumed;
-    }
+    BERTH_ASSIGN(const json::object parked, instance_of(node_->client(), kBatch));
+    BERTH_ASSIGN(const bool refused, resume_is_refused(parked));
     if (!refused)
         return fail(ErrorCode::kInternal,
                     "a grant was given back out of memory that somebody else had taken");
+    BERTH_ASSIGN(const json::object after, instance_of(node_->client(), kBatch));
+    if (number_at(after, "pid") != number_at(parked, "pid"))
+        return fail(ErrorCode::kInternal,
+                    fmt::format("a grant was refused and the engine, pid {}, did not live on: {}",
+                                number_at(parked, "pid"), text_at(after, "message")));
     BERTH_TRY(resume_batch());
     return milliseconds_since(began);
+}
+
+Result<bool> CyclesNode::resume_is_refused(const json::object& parked) {
+    const auto resume = [this] {
+        return run_to_end(node_->client(), fmt::format("/v1/instances/{}:resume", kBatch), {});
+    };
+    if (device_.starts_with("host")) {
+        const auto pid = static_cast<pid_t>(number_at(parked, "pid"));
+        const rlimit none{kPageBytes, RLIM_INFINITY};
+        rlimit before{};
+        if (::prlimit(pid, RLIMIT_AS, &none, &before) != 0)
+            return fail_errno(fmt::format("taking address space from pid {}", pid));
+        const auto resumed = resume();
+        if (::prlimit(pid, RLIMIT_AS, &before, nullptr) != 0)
+            return fail_errno(fmt::format("giving address space back to pid {}", pid));
+        return !resumed;
+    }
+    BERTH_ASSIGN(const std::unique_ptr<Device> device, open_device(device_));
+    BERTH_ASSIGN(const DeviceMemory memory, device->memory());
+    const uint64_t free = memory.total_bytes - memory.used_bytes;
+    const uint64_t hog = free > kHogLeaves ? free - kHogLeaves : 0;
+    BERTH_ASSIGN(const std::unique_ptr<GrantArena> arena, device->create_grant(hog));
+    BERTH_TRY(arena->resize(hog / arena->step_bytes() * arena->step_bytes()));
+    return !resume();
 }
 
 } // namespace berth::cli::bench

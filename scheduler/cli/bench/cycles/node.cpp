@@ -23,9 +23,9 @@ constexpr uint64_t kSlackBytes = uint64_t{16} << 20;
 
 constexpr std::string_view kPolicy = R"(apiVersion: berth/v1
 kind: ColocationPolicy
-metadata: {name: cycles}
+metadata: {{name: cycles}}
 spec:
-  preemption: {reclaimDeadline: 2s, gracePeriod: 2s, fallback: Evict}
+  preemption: {{reclaimDeadline: 2s, gracePeriod: 2s, fallback: Evict, kvOnOffload: {}}}
 )";
 
 std::string target(const char* verb) {
@@ -53,14 +53,18 @@ Result<std::unique_ptr<CyclesNode>> CyclesNode::start(const CyclesOptions& optio
 }
 
 std::string CyclesNode::documents(const CyclesOptions& options) const {
-    std::vector<std::string> online{programs_ + "/berth-engine", "--served-model-name", "model",
-                                    "--batch-invariant"};
+    std::vector<std::string> online{programs_ + "/berth-engine", "--served-model-name", "model"};
+    if (options.fast)
+        online.insert(online.end(), {"--max-batch", "1"});
+    else
+        online.emplace_back("--batch-invariant");
     const std::vector<std::string> more = words_of(options.engine_args);
     online.insert(online.end(), more.begin(), more.end());
     std::vector<std::string> batch = online;
     online.insert(online.end(), {"--listen", "127.0.0.1:0"});
     batch.insert(batch.end(), {"--batch-input", batch_input_, "--batch-output", batch_output_});
-    return std::string(kPolicy) + model_document(model_) +
+    // What is computed again in one piece has other shapes than token by token.
+    return fmt::format(kPolicy, options.fast ? "Save" : "Auto") + model_document(model_) +
            instance_document({kOnline, "online", options.memory, options.memory, online, {}}) +
            instance_document({kBatch, "batch", "0", options.memory, batch, {}});
 }
@@ -114,6 +118,8 @@ Result<CycleTimes> CyclesNode::cycle(const Cycle& one) {
     CycleTimes times;
     times.preempt_ms = real_at(stopped, "wallMs");
     times.bytes_freed = number_at(stopped, "bytesFreed");
+    times.bytes_saved = number_at(stopped, "bytesSaved");
+    times.bytes_moved = number_at(stopped, "bytesMoved");
     times.bytes_back = !frees || (times.bytes_freed > 0 &&
                                   bytes.used + bytes.promised <= bytes.total + kSlackBytes);
     const auto began = Clock::now();

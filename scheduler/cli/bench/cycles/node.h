@@ -6,7 +6,6 @@
 #include "scheduler/cli/bench/own_node.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 
 namespace berth::cli::bench {
@@ -16,6 +15,7 @@ struct CycleTimes {
     double preempt_ms = 0; // from the request until the operation's end was known here
     double resume_ms = 0;  // from the request until the instance runs
     uint64_t bytes_freed = 0;
+    uint64_t bytes_saved = 0, bytes_moved = 0; // of KV: to host memory, within the grant
     // By the driver's figure as much was free after the preemption as berthd says there is for
     // others, these bytes among it.
     bool bytes_back = true;
@@ -38,8 +38,8 @@ class CyclesNode {
     Status pause_batch();
     Status resume_batch();
     Result<CycleTimes> cycle(const Cycle& one);
-    // Milliseconds until all is as before; nothing where the fault cannot be made here.
-    Result<std::optional<double>> suffer(FaultKind kind);
+    // Milliseconds until all is as before.
+    Result<double> suffer(FaultKind kind);
     const std::string& batch_output() const { return batch_output_; }
     std::string device() const { return device_; }
     struct DeviceBytes {
@@ -58,8 +58,9 @@ class CyclesNode {
     Result<ProcessId> signal(const char* instance, int number) const;
     Status kill_and_wait(const char* instance) const;
     Status wait_connected() const;
-    Result<std::optional<double>> batch_stuck();
-    Result<std::optional<double>> grant_refused();
+    Result<double> batch_stuck();
+    Result<double> grant_refused();
+    Result<bool> resume_is_refused(const json::object& parked);
 
     std::unique_ptr<OwnNode> node_;
     std::string model_, programs_, batch_input_, batch_output_, device_;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 
@@ -17,7 +18,7 @@ namespace {
 constexpr size_t kAtOnce = 8;
 constexpr std::chrono::minutes kAnswerMax{5};
 // Idle after an answer, of the time that it took: what batch has to get on.
-constexpr double kIdlePart = 2;
+constexpr double kIdlePart = 2; // and of each client so many times that as there are
 
 } // namespace
 
@@ -57,9 +58,13 @@ Result<std::vector<std::string>> complete_all(const std::string& endpoint,
 }
 
 OnlineLoad::OnlineLoad(std::string endpoint, std::vector<std::string> prompts,
-                       std::vector<std::string> expected, uint32_t tokens, uint64_t seed)
+                       std::vector<std::string> expected, uint32_t tokens, uint64_t seed,
+                       size_t clients)
     : prompts_(std::move(prompts)), expected_(std::move(expected)), tokens_(tokens), seed_(seed),
-      endpoint_(std::move(endpoint)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+      idle_part_(kIdlePart * static_cast<double>(clients)), endpoint_(std::move(endpoint)) {
+    for (size_t client = 0; client < clients; ++client)
+        threads_.emplace_back([this, client](const std::stop_token& stop) { run(stop, client); });
+}
 
 void OnlineLoad::away() {
     const std::lock_guard lock(mutex_);
@@ -75,15 +80,17 @@ void OnlineLoad::back(std::string endpoint) {
 }
 
 OnlineLoad::Counts OnlineLoad::stop() {
-    thread_.request_stop();
-    if (thread_.joinable())
-        thread_.join();
+    for (std::jthread& one : threads_)
+        one.request_stop();
+    for (std::jthread& one : threads_)
+        if (one.joinable())
+            one.join();
     const std::lock_guard lock(mutex_);
     return counts_;
 }
 
-void OnlineLoad::run(const std::stop_token& stop) {
-    Dice dice(seed_ + 31);
+void OnlineLoad::run(const std::stop_token& stop, size_t client) {
+    Dice dice(seed_ + 31 + client);
     std::mutex sleeping;
     std::condition_variable_any slept;
     while (!stop.stop_requested()) {
@@ -91,7 +98,7 @@ void OnlineLoad::run(const std::stop_token& stop) {
         ask(dice.below(prompts_.size()));
         const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
         std::unique_lock lock(sleeping);
-        slept.wait_for(lock, stop, kIdlePart * dice.exponential() * took, [] { return false; });
+        slept.wait_for(lock, stop, idle_part_ * dice.exponential() * took, [] { return false; });
     }
 }
 
@@ -104,9 +111,11 @@ void OnlineLoad::ask(size_t prompt) {
             return;
         endpoint = endpoint_;
         turns = turns_;
+        counts_.at_once_max = std::max(counts_.at_once_max, ++under_way_);
     }
     const auto answer = complete(endpoint, prompts_[prompt], tokens_);
     const std::lock_guard lock(mutex_);
+    --under_way_;
     if (!answer && turns != turns_) {
         ++counts_.failed_away;
         return;

@@ -21,34 +21,38 @@ namespace berth::cli::bench {
 namespace {
 
 constexpr size_t kBatchLines = 20'000; // more than any run answers
-constexpr std::chrono::seconds kWholeMax{180};
+constexpr std::chrono::seconds kWholeMax{180}, kWholeMaxLimited{40};
 constexpr std::chrono::milliseconds kLookEvery{200};
+constexpr size_t kShrinksTold = 5; // from so many on some must have met blocks in use
 
 struct OfKind {
     std::vector<double> preempt, resume;
 };
 struct Suffered {
     FaultKind kind;
-    std::optional<double> ms; // nothing: it could not be made here
+    double ms = 0;
 };
 struct Outcome {
     std::map<CycleKind, OfKind> kinds;
     std::vector<Suffered> faults;
     size_t done = 0;
     uint64_t bytes_not_back = 0, grants_not_back = 0, bytes_freed = 0;
+    uint64_t bytes_saved = 0, bytes_moved = 0;
+    // Shrinks, and those of them that found blocks in use above their limit.
+    size_t shrinks = 0, shrinks_saved = 0, shrinks_moved = 0;
     int64_t driver_drift = 0; // what is used on the device at the end more than at the beginning
     double seconds = 0;
     LinesCheck lines;
     OnlineLoad::Counts online;
 };
 
-Status run_cycles(const CyclesOptions& options, CyclesNode& node, OnlineLoad& online,
-                  Outcome& outcome) {
+Status run_cycles(const CyclesOptions& options, Clock::time_point start, CyclesNode& node,
+                  OnlineLoad& online, Outcome& outcome) {
     const std::vector<Cycle> cycles = plan_cycles(options.cycles, options.seed, options.work_ms);
     BERTH_ASSIGN(const auto before, node.device_bytes());
     const auto began = Clock::now();
     for (size_t n = 0; n < cycles.size(); ++n) {
-        if (options.time_limit > 0 && milliseconds_since(began) > 1e3 * options.time_limit)
+        if (options.time_limit > 0 && milliseconds_since(start) > 1e3 * options.time_limit)
             break;
         const FaultKind* fault = options.faults ? fault_before(n, cycles.size()) : nullptr;
         if (fault != nullptr) {
@@ -75,6 +79,13 @@ Status run_cycles(const CyclesOptions& options, CyclesNode& node, OnlineLoad& on
         of.preempt.push_back(times->preempt_ms);
         of.resume.push_back(times->resume_ms);
         outcome.bytes_freed += times->bytes_freed;
+        outcome.bytes_saved += times->bytes_saved;
+        outcome.bytes_moved += times->bytes_moved;
+        if (cycles[n].kind == CycleKind::kShrink) {
+            ++outcome.shrinks;
+            outcome.shrinks_saved += times->bytes_saved > 0 ? 1 : 0;
+            outcome.shrinks_moved += times->bytes_moved > 0 ? 1 : 0;
+        }
         outcome.bytes_not_back += times->bytes_back ? 0 : 1;
         outcome.grants_not_back += times->grant_back ? 0 : 1;
         ++outcome.done;
@@ -90,12 +101,12 @@ Status run_cycles(const CyclesOptions& options, CyclesNode& node, OnlineLoad& on
 
 // Lines are taken in their order: what lies below the last answer is answered soon, or is lost.
 Status check_batch_lines(const CyclesNode& node, const std::vector<std::string>& expected,
-                         Outcome& outcome) {
+                         std::chrono::seconds patience, Outcome& outcome) {
     BERTH_ASSIGN(outcome.lines, check_lines(node.batch_output(), expected, 0));
     const uint64_t whole = outcome.lines.highest + 1;
     for (const auto began = Clock::now();; pause_between_looks(kLookEvery)) {
         BERTH_ASSIGN(outcome.lines, check_lines(node.batch_output(), expected, whole));
-        if (outcome.lines.lost == 0 || Clock::now() - began > kWholeMax)
+        if (outcome.lines.lost == 0 || Clock::now() - began > patience)
             return {};
     }
 }
@@ -120,17 +131,22 @@ json::object summary_of(const CyclesOptions& options, const CyclesNode& node,
                         const Outcome& outcome) {
     json::array faults;
     for (const Suffered& one : outcome.faults)
-        faults.push_back(
-            json::object{{"fault", to_string(one.kind)},
-                         {"backAfterMs", one.ms ? json::value(*one.ms) : json::value(nullptr)}});
+        faults.push_back(json::object{{"fault", to_string(one.kind)}, {"backAfterMs", one.ms}});
     return {{"bench", "cycles"},
             {"figure", "outcome"},
             {"device", node.device()},
             {"seed", options.seed},
+            {"computed",
+             options.fast ? "as the fast path does, one sequence at a time" : "batch-invariant"},
             {"cycles", outcome.done},
             {"of", options.cycles},
             {"seconds", outcome.seconds},
             {"bytesFreed", outcome.bytes_freed},
+            {"bytesSaved", outcome.bytes_saved},
+            {"bytesMoved", outcome.bytes_moved},
+            {"shrinks", outcome.shrinks},
+            {"shrinksThatSaved", outcome.shrinks_saved},
+            {"shrinksThatMoved", outcome.shrinks_moved},
             {"bytesNotBack", outcome.bytes_not_back},
             {"grantsNotBack", outcome.grants_not_back},
             {"driverDriftBytes", outcome.driver_drift},
@@ -140,6 +156,7 @@ json::object summary_of(const CyclesOptions& options, const CyclesNode& node,
             {"batchLinesDifferent", outcome.lines.different},
             {"batchLinesLost", outcome.lines.lost},
             {"onlineAnswers", outcome.online.answered},
+            {"onlineAtOnceMax", outcome.online.at_once_max},
             {"onlineDifferent", outcome.online.different},
             {"onlineFailed", outcome.online.failed},
             {"onlineFailedWithItsEngine", outcome.online.failed_away},
@@ -155,6 +172,18 @@ void print_summary(const json::object& summary, bool as_json) {
     for (const auto& [name, value] : summary)
         std::cout << fmt::format("{:<26}{}\n", std::string_view(name), json::serialize(value));
     std::cout << std::flush;
+}
+
+// A Shrink that finds nothing in its way shows nothing. One sequence at a time is never in its way.
+std::string untried(const CyclesOptions& options, const Outcome& outcome) {
+    if (options.fast || outcome.shrinks < kShrinksTold ||
+        (outcome.shrinks_saved > 0 && outcome.shrinks_moved > 0))
+        return "";
+    return fmt::format("of {} Shrinks {} saved and {} moved a block in use, so the rest shows "
+                       "little: give --memory less than {}, or more sequences by "
+                       "--engine-args='--max-batch N'",
+                       outcome.shrinks, outcome.shrinks_saved, outcome.shrinks_moved,
+                       options.memory);
 }
 
 std::string broken(const Outcome& outcome) {
@@ -180,6 +209,7 @@ std::string broken(const Outcome& outcome) {
 
 Status cycles(const AdminClient&, const Options& given) {
     const CyclesOptions& options = given.cycles;
+    const auto start = Clock::now();
     const std::vector<std::string> prompts = make_prompts(options);
     BERTH_ASSIGN(const auto node, CyclesNode::start(options, prompts, kBatchLines));
     BERTH_TRY(node->pause_batch());
@@ -189,10 +219,11 @@ Status cycles(const AdminClient&, const Options& given) {
     BERTH_TRY(node->resume_batch());
 
     Outcome outcome;
-    OnlineLoad online(endpoint, prompts, expected, options.tokens, options.seed);
-    const Status ran = run_cycles(options, *node, online, outcome);
+    OnlineLoad online(endpoint, prompts, expected, options.tokens, options.seed, options.clients);
+    const Status ran = run_cycles(options, start, *node, online, outcome);
     outcome.online = online.stop();
-    const Status checked = check_batch_lines(*node, expected, outcome);
+    const Status checked = check_batch_lines(
+        *node, expected, options.time_limit > 0 ? kWholeMaxLimited : kWholeMax, outcome);
     if (!options.out.empty()) {
         node->copy_results(options.out);
         std::error_code ignored;
@@ -205,6 +236,8 @@ Status cycles(const AdminClient&, const Options& given) {
     BERTH_TRY(checked);
     if (const std::string words = broken(outcome); !words.empty())
         return fail(ErrorCode::kMismatch, words, "CyclesBroken");
+    if (const std::string words = untried(options, outcome); !words.empty())
+        return fail(ErrorCode::kFailedPrecondition, words, "ShrinksUntried");
     return {};
 }
 

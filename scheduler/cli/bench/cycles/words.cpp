@@ -24,6 +24,12 @@ void add_cycles_words(CLI::App& command, CyclesOptions& options) {
         ->capture_default_str();
     command.add_option("--engine-args", options.engine_args,
                        "More words for both engines, beside --batch-invariant");
+    command.add_flag("--fast", options.fast,
+                     "Compute as the fast path does: without --batch-invariant, one sequence at a "
+                     "time, and what a Shrink or an Offload takes is always saved");
+    command.add_option("--clients", options.clients, "That ask online, each now and then")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str();
     command.add_option("--cycles", options.cycles, "How many preemptions")
         ->check(CLI::Range(1, 100'000))
         ->capture_default_str();
@@ -41,7 +47,8 @@ void add_cycles_words(CLI::App& command, CyclesOptions& options) {
     command.add_flag("--faults,!--no-faults", options.faults,
                      "One fault of each kind in between (default)");
     command.add_option("--time-limit", options.time_limit,
-                       "Seconds after which no further cycle begins; 0: none");
+                       "Seconds from the start after which no further cycle begins; the last check "
+                       "takes up to 40 more; 0: none");
     command.add_option("--out", options.out, "A folder for logs and batch's answers");
 }
 
