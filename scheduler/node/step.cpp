@@ -43,6 +43,8 @@ std::vector<Action> Step::run(const Event& event) {
     if (s_.ready && !s_.stopping)
         watch_drains();
     if (plans_) {
+        // Rollouts first: nothing is started with a document that is given up in the same step.
+        Rolling{*this}.watch();
         schedule();
         for (int n = 0; n < 3 && Rolling{*this}.watch(); ++n)
             schedule();

@@ -77,10 +77,12 @@ class PlayedEngine:
         _send(self.connection, "command", id=self.next_id, kind=kind, **fields)
         return self.next_id
 
-    def order(self, kind, **fields):
-        number = self.command(kind, **fields)
+    def answer_to(self, number):
         self._await(lambda: number in self.answers)
         return self.answers[number]
+
+    def order(self, kind, **fields):
+        return self.answer_to(self.command(kind, **fields))
 
     def kill(self):
         self.node.kill(self.process)

@@ -57,6 +57,11 @@ class Connection:
         assert self.exactly(2) == b"\r\n"
         return data
 
+    def chunks(self):
+        """Those that are left of a body."""
+        while data := self.chunk():
+            yield data
+
     def header(self):
         lines = self.until(b"\r\n\r\n").decode().split("\r\n")
         status = int(lines[0].split()[1])
@@ -67,10 +72,7 @@ class Connection:
         status, fields = self.header()
         if fields.get("transfer-encoding") != "chunked":
             return status, self.exactly(int(fields["content-length"]))
-        body = b""
-        while data := self.chunk():
-            body += data
-        return status, body
+        return status, b"".join(self.chunks())
 
     def ask(self, path, body=None):
         self.send(request(path, body))
