@@ -47,15 +47,19 @@ def chat(text, **more):
 
 class TinyPair(ServingPair):
     def __init__(self, model, alone=False, environment=None):
-        self.port = free_port()
+        self.port, self.model = free_port(), model
         self.serving = ("chat",) if alone else ServingPair.serving
-        documents = DOCUMENTS.format(model=model, port=self.port,
-                                     environment=json.dumps(environment or {}))
-        super().__init__(memory="1Gi", policy=documents + ("" if alone else SPARE))
+        super().__init__(memory="1Gi",
+                         policy=self.documents(environment or {}) + ("" if alone else SPARE))
         if alone:
             wait_until("it answers", self.active)
         else:
             self.wait_pair()
+
+    def documents(self, environment):
+        """The model's and chat's."""
+        return DOCUMENTS.format(model=self.model, port=self.port,
+                                environment=json.dumps(environment))
 
     def wait_steady(self):
         """Both of the pair, up for a while."""

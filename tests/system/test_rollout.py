@@ -2,8 +2,8 @@
 """A changed document for an instance that goes on serving, and clients who notice nothing.
 
 Method: a real node with real engines, `berth rollout` as people call it, and streaming clients who keep
-their connections and compare every answer with that of an undisturbed engine. BERTH_ROLLOUTS says how many
-rollouts the first test makes, BERTH_REQUESTS how many answers there must have been meanwhile.
+their connections and compare every answer with that of an undisturbed engine. Many rollouts under many
+requests: tests/failover/test_rollouts_proof.py.
 """
 
 import json
@@ -14,8 +14,7 @@ import pytest
 from node_under_test import BIN, PROMPTS, Refused, call, kill, wait_until
 from test_standby import Crowd, Pair, Streaming
 
-ROLLOUTS = int(os.environ.get("BERTH_ROLLOUTS", "3"))
-REQUESTS = int(os.environ.get("BERTH_REQUESTS", "30"))
+ROLLOUTS, REQUESTS = 3, 30
 PATIENCE = 900 # seconds, with any machine
 
 
