@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace berth::policies {
 
 std::string Origin::text() const {
@@ -95,6 +97,12 @@ std::string requests_digest(const InstanceSpec& instance, const ModelSpec* model
     what_counts.engine.driver = instance.engine.driver;
     what_counts.engine.command = instance.engine.command;
     what_counts.engine.environment = instance.engine.environment;
+    // Without a context of its own an engine takes what its largest grant holds.
+    const auto& words = instance.engine.command;
+    if (std::ranges::none_of(words, [](const std::string& word) {
+            return word == "--max-context" || word.starts_with("--max-context=");
+        }))
+        what_counts.engine.command.push_back(std::to_string(instance.memory_limit_bytes));
     return process_digest(what_counts, model);
 }
 

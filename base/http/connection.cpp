@@ -345,6 +345,8 @@ asio::awaitable<void> Connection::serve_requests() {
             kept_->end_request();
         if (finishing_)
             break;
+        if (leaves_late_ && !is_kept())
+            break;
         if (leaves_late_ && keep_alive_)
             leave();
     }

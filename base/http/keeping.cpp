@@ -139,6 +139,7 @@ std::vector<Keeping::TakenOver> Keeping::take_over() {
                    found.error().message);
         counts_.cut += parking_.clear().value_or(0);
         journal_->keep_only(used);
+        journal_->set_identity(identity_);
         return {};
     }
     std::vector<TakenOver> taken;

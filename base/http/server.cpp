@@ -75,8 +75,7 @@ void Server::Core::leave(Leave what) {
 }
 
 size_t Server::Core::unfinished() const {
-    return static_cast<size_t>(
-        std::ranges::count(connections_now(), false, &Connection::has_left));
+    return static_cast<size_t>(std::ranges::count(connections_now(), false, &Connection::has_left));
 }
 
 size_t Server::Core::answering() const {

@@ -62,6 +62,8 @@ asio::awaitable<void> Server::Core::accept(std::shared_ptr<Core> self,
             continue;
         }
         self->take_in(std::move(socket), *listener);
+        if (!listener->acceptor.is_open())
+            co_return;
     }
 }
 
@@ -119,6 +121,8 @@ void Server::Core::open(Socket socket, int family, std::shared_ptr<asio::ssl::co
     open_[connection.get()] = connection;
     tasks_.start("http connection",
                  serve(shared_from_this(), connection, std::move(peer), number, is_new));
+    if (is_new && listeners_.empty()) // it was accepted in the moment of leave()
+        connection->finish();
 }
 
 Server::Core::Counted::Counted(std::shared_ptr<Core> core, const Connection* connection,

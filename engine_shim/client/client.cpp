@@ -184,6 +184,8 @@ Nanoseconds Client::wait_at_gate(Nanoseconds longest) {
         (void)state_->gate.wait(
             std::min<Nanoseconds>({rest, longest - waited(), milliseconds(100)}));
     }
+    if (waited() >= longest)
+        state_->meter.open(); // what follows without a look is not its share's
     return waited();
 }
 
@@ -260,6 +262,10 @@ void Client::set_grant_least(uint64_t bytes) {
 void Client::set_identity(const std::string& identity) {
     std::lock_guard lock(state_->state_mutex);
     state_->state.identity = identity;
+}
+void Client::set_canary_tokens(const std::vector<uint64_t>& tokens) {
+    std::lock_guard lock(state_->state_mutex);
+    state_->state.canary_tokens = tokens;
 }
 
 void Client::hold_socket(std::vector<UniqueFd> descriptors) {

@@ -38,6 +38,7 @@ protocol::Hello Client::State::hello() {
         hello.state = to_string(state.state);
     hello.endpoint = state.endpoint;
     hello.identity = state.identity;
+    hello.canary_tokens = state.canary_tokens;
     return hello;
 }
 

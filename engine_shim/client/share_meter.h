@@ -157,7 +157,7 @@ class SpareTime {
     uint32_t under_way(const Targets& targets, Nanoseconds ttft, Nanoseconds tpot,
                        Clock::time_point now) {
         const double most = used(targets, ttft, tpot);
-        if (most <= 1 || now < lowered_ + kShowsAfter)
+        if (most <= 1 || share() == 0 || now < lowered_ + kShowsAfter)
             return share();
         lowered_ = now;
         return move(targets, most);
@@ -175,8 +175,11 @@ class SpareTime {
     uint32_t share() const { return static_cast<uint32_t>(share_ * 1000); }
     uint32_t move(const Targets& targets, double most) {
         const bool none = targets.ttft.count() <= 0 && targets.tpot.count() <= 0;
-        if (most > 1 - kSlackWanted) // an answer late by chance does not tell of a small share
+        // What is late while others have next to nothing, or goes on being late, is not so by their
+        // share; and an answer late by chance does not tell of a small one.
+        if (most > 1 - kSlackWanted && !missing_ && share_ >= kStep)
             near_at_ = std::max(share_, near_at_ * kForgets);
+        missing_ = most > 1;
         const bool known = share_ >= near_at_ * kKnownPart;
         if (none)
             *this = {}; // nothing says what it could spare
@@ -192,6 +195,7 @@ class SpareTime {
 
     double share_ = 0;
     double near_at_ = 1 / kKnownPart; // the share at which it came near a target
+    bool missing_ = false;            // the last answer, or what was under way, missed a target
     Clock::time_point lowered_;       // for what was under way
 };
 

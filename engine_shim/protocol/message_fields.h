@@ -33,6 +33,7 @@ void fields(A& a, M& m) {
     a("held", m.held);
     a("generation", m.generation);
     a("identity", m.identity);
+    a("canary_tokens", m.canary_tokens);
 }
 template <typename A, Is<Welcome> M>
 void fields(A& a, M& m) {
@@ -89,6 +90,7 @@ void fields(A& a, M& m) {
     a("held", m.held);
     a("weights", m.weights);
     a("identity", m.identity);
+    a("canary_tokens", m.canary_tokens);
 }
 template <typename A, Is<Command> M>
 void fields(A& a, M& m) {

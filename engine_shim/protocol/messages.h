@@ -62,6 +62,7 @@ struct Hello {
     std::string held;         // what keeps it from running: "", "Paused", "Offloaded", "Standby"
     uint64_t generation = 0;  // as which it answers its socket; 0: it does not
     std::string identity;     // as in State
+    std::vector<uint64_t> canary_tokens; // as in State
 };
 
 // berthd -> engine, and again (id 0) when class, targets or gate are others.
@@ -128,6 +129,9 @@ struct State {
     // What a request means here (weights, tokenizer, names, context): of two engines with the same
     // one goes on where the other stopped. Empty: it does not say, and never does so.
     std::string identity;
+    // What its canary step finds likeliest to come next, the likeliest first. Of two engines with
+    // the same identity the other's likeliest is among them, however either computes.
+    std::vector<uint64_t> canary_tokens;
 };
 
 // berthd -> engine. Pause: stop at the next boundary, fence, keep everything. Resume: go on.

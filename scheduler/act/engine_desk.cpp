@@ -182,6 +182,7 @@ void EngineDesk::hello_instance(SessionId id, Session& session, const protocol::
         event.held = *held;
     event.generation = hello.generation;
     event.identity = hello.identity;
+    event.canary_tokens = hello.canary_tokens;
     // A recovered record may not have known its process.
     if (!processes_.has(name))
         if (auto adopted = processes_.adopt(name, event.process); !adopted)
@@ -257,6 +258,7 @@ void EngineDesk::engine_message(SessionId id, const Session& session, protocol::
         event.grant_bytes_least = state->grant_bytes_least;
         event.weights = state->weights;
         event.identity = state->identity;
+        event.canary_tokens = state->canary_tokens;
         crews_.hear(name, std::move(event));
     } else if (auto* report = std::get_if<protocol::Report>(&message)) {
         node::EngineReport event;

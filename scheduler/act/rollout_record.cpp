@@ -43,6 +43,7 @@ MetaRecord to_record(const node::Rollout& r) {
         {"mayStop", r.may_stop},
         {"madeRoom", r.made_room},
         {"undo", r.undo},
+        {"goesBack", r.goes_back},
         {"adopted", r.adopted},
         {"cause", r.cause},
         {"reason", r.reason},
@@ -78,6 +79,7 @@ Result<node::Rollout> rollout_from(const MetaRecord& record) {
     r.may_stop = reader.boolean("mayStop", false);
     r.made_room = reader.boolean("madeRoom", false);
     r.undo = reader.boolean("undo", false);
+    r.goes_back = reader.boolean("goesBack", false);
     r.adopted = reader.boolean("adopted", false);
     r.cause = reader.string("cause", "");
     r.reason = reader.string("reason", "");

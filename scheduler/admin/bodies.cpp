@@ -136,8 +136,16 @@ Result<Load> read_load(std::string_view body) {
     out.dtype = reader.string("dtype", "auto");
     out.quantization = reader.string("quantization", "none");
     out.device = reader.string("device", "");
+    const uint64_t rank = reader.unsigned_integer("rank", 0);
+    const uint64_t ranks = reader.unsigned_integer("ranks", 1);
     out.request_id = reader.string("requestId", "");
     out.dry_run = reader.boolean("dryRun", false);
+    if (ranks == 0 || ranks > UINT32_MAX)
+        reader.refuse("ranks", "expected the Model's tensorParallel");
+    else if (rank >= ranks)
+        reader.refuse("rank", fmt::format("expected 0 to {}, as there are {}", ranks - 1, ranks));
+    if (ranks > 1 && (out.model.empty() || out.device.empty()))
+        reader.refuse("ranks", "the part of one of several ranks wants a model and a device");
     if (out.model.empty() == out.path.empty())
         reader.refuse("model", "give either model or path");
     constexpr std::array<std::string_view, 4> kDtypes{"auto", "float32", "bfloat16", "float16"};
@@ -152,6 +160,8 @@ Result<Load> read_load(std::string_view body) {
     BERTH_TRY(reader.finish());
     if (!out.path.empty())
         out.path = std::filesystem::path(out.path).lexically_normal().string();
+    out.rank = static_cast<uint32_t>(rank);
+    out.ranks = static_cast<uint32_t>(ranks);
     while (out.path.size() > 1 && out.path.back() == '/')
         out.path.pop_back();
     return out;

@@ -65,6 +65,8 @@ struct Load {
     std::string dtype = "auto";
     std::string quantization = "none";
     std::string device;
+    uint32_t rank = 0; // of a Model of several ranks: whose part
+    uint32_t ranks = 1;
     std::string request_id;
     bool dry_run = false;
 };

@@ -268,13 +268,24 @@ asio::awaitable<Response> AdminApi::load(Request request) {
     event.dtype = body->dtype;
     event.quantization = body->quantization;
     event.device = node::DeviceId(body->device);
-    if (!event.model.empty() &&
-        parts_.context.state().documents.find_model(event.model.value) == nullptr)
-        co_return http::error_response(
-            Error{ErrorCode::kNotFound,
-                  fmt::format("no Model is named '{}': name one of the policy's, or give a path",
-                              event.model.value),
-                  "UnknownModel", 0});
+    event.rank = body->rank;
+    if (!event.model.empty()) {
+        const auto* model = parts_.context.state().documents.find_model(event.model.value);
+        if (model == nullptr)
+            co_return http::error_response(Error{
+                ErrorCode::kNotFound,
+                fmt::format("no Model is named '{}': name one of the policy's, or give a path",
+                            event.model.value),
+                "UnknownModel", 0});
+        if (!event.device.empty() && model->tensor_parallel != body->ranks)
+            co_return http::error_response(
+                Error{ErrorCode::kFailedPrecondition,
+                      fmt::format("Model '{}' is of {} ranks, {} device{} named: name one for each "
+                                  "rank, in their order",
+                                  event.model.value, model->tensor_parallel, body->ranks,
+                                  body->ranks == 1 ? " is" : "s are"),
+                      "RanksDiffer", 0});
+    }
     if (body->dry_run)
         co_return rehearsed(body->request_id, load_rehearsal(parts_.context.state(), event));
     co_await look_for_changes(event);

@@ -151,7 +151,8 @@ void add_changes(CLI::App& app, const WordsPtr& words) {
                                [w](const Session& s) { return load(s, w->change); });
     common(in, "A Model of the policy, or a checkpoint's folder (with a '/')");
     in->add_option("--device", w->change.device,
-                   "The device; if none where it is resident, else where most is free");
+                   "The device; if none where it is resident, else where most is free. Of a Model "
+                   "of several ranks one for each, in their order: A,B");
     in->add_option(
           "--dtype", w->change.dtype,
           "Of a folder: auto (as stored), bfloat16, float32 or float16; a Model says its own")

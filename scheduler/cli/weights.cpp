@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <sstream>
+#include <vector>
 
 namespace berth::cli {
 
@@ -48,31 +50,49 @@ Result<json::object> wait_for_load(const Session& session, const std::string& id
     });
 }
 
-} // namespace
+std::vector<std::string> devices_of(const std::string& list) {
+    std::vector<std::string> devices;
+    std::istringstream words(list);
+    for (std::string one; std::getline(words, one, ',');)
+        devices.push_back(one);
+    return devices;
+}
 
-Status load(const Session& session, const ChangeOptions& options) {
-    bool is_path = options.name.find('/') != std::string::npos;
-    std::string model = is_path
-                            ? std::filesystem::absolute(options.name).lexically_normal().string()
-                            : options.name;
-    while (is_path && model.size() > 1 && model.back() == '/')
-        model.pop_back();
-    json::object body{{is_path ? "path" : "model", model}};
-    if (!options.device.empty())
-        body["device"] = options.device;
+// What one command asks for: a load, or one for each rank's part.
+struct Wish {
+    std::string what; // for people
+    json::object body;
+};
+
+std::vector<Wish> wishes(const ChangeOptions& options, const std::string& model, bool is_path) {
+    Wish whole{model, {{is_path ? "path" : "model", model}}};
     if (!options.dtype.empty())
-        body["dtype"] = options.dtype;
+        whole.body["dtype"] = options.dtype;
     if (!options.quantization.empty())
-        body["quantization"] = options.quantization;
+        whole.body["quantization"] = options.quantization;
     if (!options.request_id.empty())
-        body["requestId"] = options.request_id;
+        whole.body["requestId"] = options.request_id;
     if (options.dry_run)
-        body["dryRun"] = true;
-    auto started = std::chrono::steady_clock::now();
-    BERTH_ASSIGN(json::object operation, begin(session.client, "/v1/weights:load", body));
-    if (options.wait) {
-        BERTH_ASSIGN(operation, wait_for_load(session, text_at(operation, "id"), model));
+        whole.body["dryRun"] = true;
+    const std::vector<std::string> devices = devices_of(options.device);
+    if (!options.device.empty())
+        whole.body["device"] = options.device;
+    if (devices.size() < 2)
+        return {whole};
+    std::vector<Wish> all(devices.size(), whole);
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+        all[rank].what = fmt::format("{}, rank {}", model, rank);
+        all[rank].body["device"] = devices[rank];
+        all[rank].body["rank"] = rank;
+        all[rank].body["ranks"] = all.size();
+        if (!options.request_id.empty())
+            all[rank].body["requestId"] = fmt::format("{}-{}", options.request_id, rank);
     }
+    return all;
+}
+
+Status tell_load(const Session& session, const Wish& wish, const json::object& operation,
+                 bool dry_run, double took_ms) {
     if (session.format == Format::kJson)
         print(pretty_json(operation));
     else if (session.format == Format::kYaml)
@@ -80,19 +100,43 @@ Status load(const Session& session, const ChangeOptions& options) {
     BERTH_TRY(outcome_of(operation));
     if (session.format != Format::kTable)
         return {};
-    if (text_at(operation, "state") == "Running") {
+    const std::string message = text_at(operation, "message");
+    if (text_at(operation, "state") == "Running")
         print(fmt::format("{}: loading, operation {} (berth get weights shows how far it is)\n",
-                          model, text_at(operation, "id")));
-        return {};
+                          wish.what, text_at(operation, "id")));
+    else if (dry_run)
+        print(fmt::format("{}: {}\n", wish.what, message));
+    else
+        print(fmt::format("{}: {}, in {}\n", wish.what, message.empty() ? "resident" : message,
+                          milliseconds_text(took_ms)));
+    return {};
+}
+
+} // namespace
+
+Status load(const Session& session, const ChangeOptions& options) {
+    const bool is_path = options.name.find('/') != std::string::npos;
+    std::string model = is_path
+                            ? std::filesystem::absolute(options.name).lexically_normal().string()
+                            : options.name;
+    while (is_path && model.size() > 1 && model.back() == '/')
+        model.pop_back();
+    const std::vector<Wish> all = wishes(options, model, is_path);
+    const auto started = std::chrono::steady_clock::now();
+    std::vector<json::object> operations;
+    for (const Wish& one : all) {
+        BERTH_ASSIGN(json::object operation, begin(session.client, "/v1/weights:load", one.body));
+        operations.push_back(std::move(operation));
     }
-    std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - started;
-    std::string message = text_at(operation, "message");
-    if (options.dry_run) {
-        print(fmt::format("{}: {}\n", model, message));
-        return {};
+    for (size_t n = 0; n < all.size(); ++n) {
+        if (options.wait) {
+            BERTH_ASSIGN(operations[n],
+                         wait_for_load(session, text_at(operations[n], "id"), model));
+        }
+        const std::chrono::duration<double, std::milli> took =
+            std::chrono::steady_clock::now() - started;
+        BERTH_TRY(tell_load(session, all[n], operations[n], options.dry_run, took.count()));
     }
-    print(fmt::format("{}: {}, in {}\n", model, message.empty() ? "resident" : message,
-                      milliseconds_text(took.count())));
     return {};
 }
 

@@ -98,6 +98,7 @@ void Step::process_gone(Instance& i) {
     i.token_sha256.clear();
     i.serves_since.reset();
     i.identity.clear();
+    i.canary_tokens.clear();
     i.endpoint.clear();
     i.weights.clear();
     i.weights_source.clear();

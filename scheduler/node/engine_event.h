@@ -68,6 +68,7 @@ struct SessionOpened {
     EngineHeld held = EngineHeld::kNothing;
     uint64_t generation = 0; // as which it answers its socket; 0: it does not
     std::string identity{};  // as in EngineStateChanged
+    std::vector<uint64_t> canary_tokens{};
 };
 struct SessionClosed {
     InstanceName instance;
@@ -80,9 +81,10 @@ struct EngineStateChanged {
     std::string message;
     Phases phases;
     uint64_t grant_bytes = 0;
-    uint64_t grant_bytes_least = 0; // with which it gets on; 0: not known
-    std::string weights;            // "shared ID", "private (REASON)"; empty: nothing new
-    std::string identity;           // what a request means to it; empty: nothing new
+    uint64_t grant_bytes_least = 0;        // with which it gets on; 0: not known
+    std::string weights;                   // "shared ID", "private (REASON)"; empty: nothing new
+    std::string identity;                  // what a request means to it; empty: nothing new
+    std::vector<uint64_t> canary_tokens{}; // its likeliest (protocol State); empty: nothing new
 };
 struct EngineReport { // rank 0's: it is heard, too
     InstanceName instance;

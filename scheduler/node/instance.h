@@ -60,6 +60,7 @@ struct Instance {
     uint64_t grant_bytes_next = 0;   // on its way there by Shrink or Grow; 0: neither
     // Whose Shrink keeps its grant small: the planner grows back its own, an operator's resume all.
     HeldBy shrunk_by = HeldBy::kNobody;
+    bool shrink_spares = false;      // the Shrink takes what it can spare: missed, it is given up
     uint64_t overhead_bytes = 0;     // of its process on the device
     uint64_t host_bytes = 0;         // KV in host memory while Suspended
     uint64_t starts = 0;             // processes started so far
@@ -86,7 +87,7 @@ struct Instance {
     std::string service;
     bool stands_by = false;
     bool floor_only = false;        // standing by, it has the least grant; more when it takes over
-    uint64_t grant_bytes_least = 0; // with which engines of this service have said they get on
+    uint64_t grant_bytes_least = 0; // with which its engine, or one of its service, gets on
     uint64_t generation = 0;
     std::optional<TimePoint> serves_since; // its process was told to answer
     bool stale_told = false;               // that its generation was over: once for each process
@@ -99,6 +100,7 @@ struct Instance {
     // to it, in its own words and by the document that it was started with.
     bool journals = false;
     std::string identity;
+    std::vector<uint64_t> canary_tokens; // what its canary step finds likeliest; none: not told
     std::string requests_digest;
     Nanoseconds start_took{0}; // of its last process that ran: from its start until then
 

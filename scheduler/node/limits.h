@@ -29,6 +29,8 @@ inline constexpr size_t kCrashesMax = 5;
 inline constexpr Nanoseconds kSteadyTime = std::chrono::seconds(2); // of a service: no loop
 // For requests that one which hands over has to finish itself.
 inline constexpr Nanoseconds kHandOverTime = std::chrono::seconds(30);
+// And to leave what is left, once that is over.
+inline constexpr Nanoseconds kLeavingTime = std::chrono::seconds(2);
 inline constexpr Nanoseconds kListenRetryTime = std::chrono::seconds(2);
 inline constexpr uint32_t kQuickEndsMax = 4; // in a row, each soon after the one before
 inline constexpr Nanoseconds kAdoptRetryTime = std::chrono::seconds(5);

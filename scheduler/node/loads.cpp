@@ -60,14 +60,15 @@ void Step::on(const LoadRequested& event) {
             refuse_operation(operation, std::move(error));
     };
     LoadKey key{event.path, event.dtype, event.device, event.quantization};
-    if (!event.operation.empty() && !event.model.empty())
+    if (!event.operation.empty() && !event.model.empty() && event.device.empty())
         if (const policies::ModelSpec* model = s_.documents.find_model(event.model.value);
             model != nullptr && model->tensor_parallel > 1)
             return refuse(key, Error{ErrorCode::kFailedPrecondition,
                                      "Model '" + event.model.value + "' is of " +
                                          std::to_string(model->tensor_parallel) +
-                                         " ranks: which part goes to which device is known once "
-                                         "an instance of it is placed, and loaded then",
+                                         " ranks: name a device for each, in the order of the "
+                                         "ranks (--device A,B); or leave it to its instance, whose "
+                                         "parts are loaded where it is placed",
                                      "SeveralRanks", 0});
     if (!event.model.empty()) {
         const policies::ModelSpec* model = s_.documents.find_model(event.model.value);

@@ -49,7 +49,8 @@ struct Step::RoomPlan {
     DeviceId device;
     uint64_t missing_bytes = 0; // beyond what is free or coming already
     bool enough = false;
-    std::string reason; // why not: InsufficientMemory, PreemptExempt, DisruptionBudgetExhausted
+    bool spares = false; // what others can spare, and no more
+    std::string reason;  // why not: InsufficientMemory, PreemptExempt, DisruptionBudgetExhausted
     std::string why;
     std::vector<WeightSetId> drops;
     std::vector<Move> moves;

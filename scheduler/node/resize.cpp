@@ -19,6 +19,7 @@ void Step::begin_shrink(Instance& i, uint64_t grant_bytes, HeldBy held_by) {
     i.grant_bytes_next = target;
     i.grant_bytes_resume = std::max(is_shrunk(i) ? i.grant_bytes_resume : 0, i.grant_bytes);
     i.shrunk_by = held_by;
+    i.shrink_spares = false;
     // Whoever parked it goes on holding it: a Shrink brings it back to where it was.
     begin_rung(i, policies::Rung::kShrink, i.held_by, s_.policy.preemption.grace_period);
 }
@@ -27,6 +28,7 @@ void Step::begin_shrink(Instance& i, uint64_t grant_bytes, HeldBy held_by) {
 void Step::shrunk(Instance& i, uint64_t left) {
     left = std::max(left, std::min(i.grant_bytes_next, i.grant_bytes)); // its right, mapped or not
     const uint64_t freed = i.grant_bytes - left;
+    i.shrink_spares = false;
     ++i.preempted.count;
     i.preempted.bytes_freed += freed;
     operation_phase(i, "reclaiming");

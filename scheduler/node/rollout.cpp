@@ -95,8 +95,12 @@ bool Step::Rolling::start(Rollout& r) {
         return true;
     }
     const Instance& first = *find(r.first);
-    if (!is_up(first))
+    if (!is_up(first) || awaits_old(r))
         return false;
+    if (const auto why = disagreement(r)) {
+        fail(r, *why);
+        return true;
+    }
     if (!r.paused) {
         enter(r, RolloutPhase::kHandingOver,
               first.name.value + " is ready; the other ends and hands over");

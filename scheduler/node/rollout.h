@@ -39,6 +39,7 @@ struct Rollout {
     bool may_stop = false;  // in place, if there is no room beside the old one
     bool made_room = false; // the old one was asked for what it has beyond its request
     bool undo = false;      // an operator wants it undone
+    bool goes_back = false; // it undoes one that was complete
     bool adopted = false;   // the documents say what it has come to
     std::string cause;      // the operator's words
     std::string reason;     // of its failure, CamelCase

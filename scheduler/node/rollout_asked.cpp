@@ -205,6 +205,7 @@ void Step::Rolling::begin(OperatorRollout event, Operation operation, bool undoe
     r.after = event.spec;
     r.paused = event.pause && !event.in_place;
     r.may_stop = event.may_stop;
+    r.goes_back = undoes;
     r.cause = event.reason;
     r.started = step.now_;
     if (const InstanceSpec* other = standby_of(step.s_.documents, i->name.value))

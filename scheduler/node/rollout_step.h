@@ -66,6 +66,9 @@ struct Step::Rolling {
     Instance* second(const Rollout& r) const; // who takes the document last
     Instance* who_serves(const Rollout& r) const;
     std::optional<Error> trouble(const InstanceName& name, TimePoint since, bool first) const;
+    bool awaits_old(const Rollout& r) const; // who serves is not connected, and may come back
+    // Who is new answers otherwise than who serves, though a request means the same to both.
+    std::optional<Error> disagreement(const Rollout& r) const;
     std::optional<Error> no_place(const OperatorRollout& event, const Instance& i) const;
     struct Missing {
         DeviceId device;

@@ -31,6 +31,37 @@ Error trouble_of(const Instance& i, std::string reason) {
 
 } // namespace
 
+// One that never does is ended after a while, and followed.
+bool Step::Rolling::awaits_old(const Rollout& r) const {
+    return std::ranges::any_of(step.s_.instances, [&r](const auto& one) {
+        const Instance& i = one.second;
+        const bool is_of_it = i.name == r.instance || i.service == r.instance.value;
+        return is_of_it && i.name != r.first && i.process_alive && !i.session && !i.stands_by &&
+               !i.dying && !is_plain_process(i) && i.state == InstanceState::kRunning;
+    });
+}
+
+// Back to the document before there is always a way.
+std::optional<Error> Step::Rolling::disagreement(const Rollout& r) const {
+    const Instance* before = who_serves(r);
+    const Instance& next = *find(r.first);
+    if (before == nullptr || before == &next || r.undo || r.goes_back)
+        return std::nullopt;
+    const auto &was = before->canary_tokens, &is = next.canary_tokens;
+    if (was.empty() || is.empty() || before->identity.empty() || before->identity != next.identity)
+        return std::nullopt; // nothing that could be compared
+    if (std::ranges::find(was, is.front()) != was.end() &&
+        std::ranges::find(is, was.front()) != is.end())
+        return std::nullopt;
+    return Error{ErrorCode::kMismatch,
+                 next.name.value + " finds token " + std::to_string(is.front()) +
+                     " likeliest after its canary, " + before->name.value + " finds token " +
+                     std::to_string(was.front()) +
+                     "; with the same weights that is more than kernels differ by, so one of them "
+                     "computes wrongly",
+                 "CanaryDiffers", 0};
+}
+
 // Why it will not become ready. Of who takes the document first everything counts, as nothing
 // forces anybody to wait for it.
 std::optional<Error> Step::Rolling::trouble(const InstanceName& name, TimePoint since,

@@ -188,6 +188,7 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
     const DeviceId& device = row.device->id;
     RoomPlan plan;
     plan.device = device;
+    plan.spares = who.furthest == Rung::kShrink;
     plan.reason = "InsufficientMemory";
     plan.missing_bytes = needed_bytes > row.free_bytes ? needed_bytes - row.free_bytes : 0;
     if (plan.missing_bytes <= row.coming_bytes) {
@@ -234,9 +235,10 @@ Step::RoomPlan Step::plan_room(const Board& board, const Board::Row& row, uint64
         const bool answers =
             i->session && !i->command &&
             (i->state == InstanceState::kRunning || i->state == InstanceState::kPaused);
-        const uint64_t least = grant_bytes_min(*i);
+        const uint64_t least = std::max(grant_bytes_min(*i), i->grant_bytes_least);
+        const bool spares_none = i->shrink_spares && now_ < i->grow_after; // as it has shown
         if (answers && allows(spec, Rung::kShrink) && who.furthest >= Rung::kShrink &&
-            i->grant_bytes > least)
+            i->grant_bytes > least && !spares_none)
             one.shrink_bytes = grant_bytes_whole(i->grant_bytes - least) * one.times;
         if (answers && allows(spec, Rung::kOffload) && who.furthest >= Rung::kOffload)
             one.offload_bytes = i->grant_bytes * one.times;
@@ -345,10 +347,12 @@ bool Step::carry_out(const RoomPlan& plan, Board& board, std::string* last_decis
              victim.grant_bytes_next <= move.grant_left_bytes))
             continue;
         disturb(victim);
-        if (move.rung == Rung::kShrink)
+        if (move.rung == Rung::kShrink) {
             begin_shrink(victim, move.grant_left_bytes, HeldBy::kPlanner);
-        else
+            victim.shrink_spares = plan.spares;
+        } else {
             begin_rung(victim, move.rung, HeldBy::kPlanner, s_.policy.preemption.grace_period);
+        }
         board.placed(victim);
     }
     board.refresh(plan.device);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "scheduler/node/service.h"
 #include "scheduler/node/step.h"
 
 #include <algorithm>
@@ -63,10 +64,12 @@ void Step::take_rung(Instance& i, Rung rung, bool again) {
     const bool plain = is_plain_process(i);
     const Nanoseconds reclaim = s_.policy.preemption.reclaim_deadline;
     // An engine is told how long it has; a plain process has its grace from SIGTERM to SIGKILL.
+    const bool leaves = i.grace >= reclaim && has_successor(s_, i);
+    const Nanoseconds leaving = leaves ? kLeavingTime : Nanoseconds(0);
     if (!again)
         i.deadline = now_ + (rung != Rung::kEvict ? reclaim
                              : plain              ? i.grace
-                                                  : std::max(i.grace, reclaim));
+                                                  : std::max(i.grace + leaving, reclaim));
     enter(i, InstanceState::kPreempting, rung == Rung::kEvict ? "Stopping" : "Draining", "",
           std::string(policies::to_string(rung)));
     if (plain && (rung == Rung::kShrink || rung == Rung::kOffload))
@@ -97,7 +100,7 @@ void Step::take_rung(Instance& i, Rung rung, bool again) {
 // does not stop an engine, so it is no way on from Pause. A missed rung that is not in the list (an
 // operator may ask for any) goes on from the list's beginning.
 std::optional<Rung> Step::next_rung(const Instance& i, Rung missed) const {
-    if (missed == Rung::kShrink && gives_room(s_.rollouts, i.name))
+    if (missed == Rung::kShrink && (i.shrink_spares || gives_room(s_.rollouts, i.name)))
         return std::nullopt; // it serves on
     const auto& modes = s_.policy.preemption.modes;
     const auto place = std::find(modes.begin(), modes.end(), missed);

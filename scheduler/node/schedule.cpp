@@ -188,6 +188,40 @@ void Step::grow_all(Board& board) {
         grow(*i, board);
 }
 
+namespace {
+
+// Requests wait for a larger grant, and nobody wants it to be small.
+bool is_cramped(const NodeState& state, const Instance& i) {
+    const bool is_kept_small = is_shrunk(i) && i.shrunk_by == HeldBy::kOperator;
+    return i.cramped && !is_kept_small && !gives_room(state.rollouts, i.name);
+}
+
+constexpr uint64_t kLeftLying = uint64_t{1} << 20; // of what could be had: less than a step
+
+// The plans for as much more as can be had, up to `wanted`; none: there is nothing.
+template <typename PlansFor>
+auto most_room(uint64_t wanted, const PlansFor& plans_for) {
+    const auto all_enough = [](const auto& plans) {
+        return std::ranges::all_of(plans, [](const auto& plan) { return plan.enough; });
+    };
+    auto best = plans_for(wanted);
+    if (all_enough(best))
+        return best;
+    best.clear();
+    uint64_t low = 0, high = wanted; // can be had; cannot
+    while (high - low > kLeftLying) {
+        const uint64_t middle = low + (high - low) / 2;
+        auto plans = plans_for(middle);
+        const bool enough = all_enough(plans);
+        (enough ? low : high) = middle;
+        if (enough)
+            best = std::move(plans);
+    }
+    return best;
+}
+
+} // namespace
+
 // What it should have now.
 uint64_t Step::wanted_bytes(const Instance& i) const {
     const uint64_t least = grant_bytes_min(i), most = grant_bytes_max(i.spec);
@@ -196,7 +230,7 @@ uint64_t Step::wanted_bytes(const Instance& i) const {
         return wanted;
     if (may_grow(i))
         wanted = std::max(wanted, std::min(i.grant_bytes_resume, most));
-    if (is_demanded(i) || i.cramped)
+    if (is_demanded(i) || is_cramped(s_, i))
         wanted = most;
     return wanted;
 }
@@ -204,7 +238,7 @@ uint64_t Step::wanted_bytes(const Instance& i) const {
 void Step::grow(Instance& i, Board& board) {
     const uint64_t least = grant_bytes_min(i);
     uint64_t wanted = wanted_bytes(i);
-    const bool needed = i.grant_bytes < least || is_demanded(i) || i.cramped;
+    const bool needed = i.grant_bytes < least || is_demanded(i) || is_cramped(s_, i);
     std::vector<Board::Row*> rows;
     for (const DeviceId& device : i.places()) {
         rows.push_back(board.find(device));
@@ -227,15 +261,16 @@ void Step::grow(Instance& i, Board& board) {
         // Beyond its request only a burning SLO takes more from others than they can spare.
         who.furthest =
             i.grant_bytes < least || i.burning ? policies::Rung::kEvict : policies::Rung::kShrink;
-        std::vector<RoomPlan> plans;
-        for (const Board::Row* row : rows)
-            plans.push_back(plan_room(
-                board, *row, (wanted - i.grant_bytes) * i.times_on(row->device->id) + taken(*row),
-                who));
+        const auto plans_for = [&](uint64_t more) {
+            std::vector<RoomPlan> plans;
+            for (const Board::Row* row : rows)
+                plans.push_back(
+                    plan_room(board, *row, more * i.times_on(row->device->id) + taken(*row), who));
+            return plans;
+        };
         bool comes = false; // it grows when the bytes are free, on all of them
-        if (std::ranges::all_of(plans, &RoomPlan::enough))
-            for (const RoomPlan& plan : plans)
-                comes |= carry_out(plan, board, &i.last_decision) && !plan.decision.kind.empty();
+        for (const RoomPlan& plan : most_room(wanted - i.grant_bytes, plans_for))
+            comes |= carry_out(plan, board, &i.last_decision) && !plan.decision.kind.empty();
         if (comes)
             return;
     }

@@ -269,7 +269,7 @@ void Step::reconcile_service(Instance& i, uint64_t generation) {
         tell(i, true, i.reason, i.message + "; its process is ended");
         return kill(i);
     }
-    if (i.stands_by)
+    if (i.stands_by || i.engine_state == EngineState::kDraining) // it is on its way out
         return;
     if (generation != i.generation)
         return serve(i);
@@ -280,10 +280,10 @@ void Step::reconcile_service(Instance& i, uint64_t generation) {
 }
 
 void learn_least(NodeState& state, const Instance& i, uint64_t bytes) {
-    if (bytes == 0 || i.service.empty())
+    if (bytes == 0)
         return;
     for (auto& [name, one] : state.instances)
-        if (one.service == i.service)
+        if (name == i.name || (!i.service.empty() && one.service == i.service))
             one.grant_bytes_least = bytes;
 }
 

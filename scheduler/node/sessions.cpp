@@ -89,6 +89,8 @@ void Step::on(const SessionOpened& event) {
         i->engine_state = event.engine_state;
     if (!event.identity.empty())
         i->identity = event.identity;
+    if (!event.canary_tokens.empty())
+        i->canary_tokens = event.canary_tokens;
     const bool reserved = i->state == InstanceState::kResuming || is_growing(*i);
     if (!reserved || i->grant_state != GrantState::kReserved)
         i->grant_state = GrantState::kHeld;
@@ -142,6 +144,8 @@ void Step::reconcile(Instance& i, EngineHeld held, uint64_t grant_bytes) {
             return reconcile_shrink(i, held, grant_bytes);
         if (i.engine_state == EngineState::kDraining)
             i.grace = std::max(i.grace, kHandOverTime);
+        else if (i.desired == Desired::kEvicted && !is_timed(i)) // it is not on record
+            i.grace = std::max(i.grace, end_grace(s_, i));
         return take_rung(i, rung_of(i.desired), true);
     case InstanceState::kResuming: {
         if (held == EngineHeld::kNothing)
@@ -185,6 +189,8 @@ void Step::on(const EngineStateChanged& event) {
     learn_least(s_, *i, event.grant_bytes_least);
     if (!event.identity.empty())
         i->identity = event.identity;
+    if (!event.canary_tokens.empty())
+        i->canary_tokens = event.canary_tokens;
     if (!event.weights.empty() && event.weights != i->weights_source) {
         i->weights_source = event.weights;
         if (event.weights.starts_with("private"))

@@ -50,6 +50,7 @@ void Step::start_process(Instance& i, Board& board, const std::vector<Fit>& fits
     i.engine_state = EngineState::kUnknown;
     i.phases.clear();
     i.counters = Counters{};
+    i.cramped = false;
     i.last_decision.clear();
     ++i.starts;
     if (!i.service.empty() && !i.stands_by)

@@ -249,7 +249,7 @@ void Engines::command(const node::SendCommand& command) {
                      [this](Engine& e) { end(e, false, "killed by SIGSEGV"); });
     if (stage_.fault(what + " is refused", 25)) {
         node::CommandDone done{
-            command.instance, command.command, std::nullopt, engine->grant, 0, {}};
+            command.instance, command.command, std::nullopt, engine->grant, 0, 0, 0, {}};
         done.error = Error{ErrorCode::kInternal, "the engine would not", "Refused", 0};
         return later(engine->process, delay, [this, done](Engine& e) { answer(e, done); });
     }
@@ -264,7 +264,7 @@ void Engines::obey(Engine& engine, const node::SendCommand& command) {
     const std::string what = engine.key + " command to " + std::string(to_string(command.kind));
     const std::string lie = what + " " + std::to_string(engine.commands) + " frees half";
     const bool lags = stage_.dice.of(lie).one_in(2);
-    node::CommandDone done{command.instance, command.command, std::nullopt, 0, 0, {}};
+    node::CommandDone done{command.instance, command.command, std::nullopt, 0, 0, 0, 0, {}};
     switch (command.kind) {
     case node::CommandKind::kPause:
         if (engine.held == EngineHeld::kNothing)

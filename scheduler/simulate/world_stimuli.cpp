@@ -263,7 +263,7 @@ void World::late_word(const Stimulus& s) {
         return;
     case 2:
         return daemon_.post(node::CommandDone{
-            instance, node::CommandId{1'000'000'000 + s.b}, std::nullopt, 0, 0, {}});
+            instance, node::CommandId{1'000'000'000 + s.b}, std::nullopt, 0, 0, 0, 0, {}});
     case 3:
         return daemon_.post(node::DeadlineExpired{node::TimerId{1'000'000'000 + s.b}});
     case 4:

@@ -135,6 +135,7 @@ def test_batch_answers_the_file_that_is_named_and_what_an_earlier_run_left_is_ke
                          "temperature": 0}}) + "\n")
     (folder / "out").mkdir()
     (folder / "out/report.jsonl").write_text("earlier\n")
+    (folder / "out/of-somebody-else").write_text("theirs\n")
     (folder / "out/samples.jsonl").write_text("samples\n")
     run = start(folder, "--batch", asked, "--phase-seconds", 1, "--batch-seconds", 1,
                 "--resamples", 100, "--phases", "online-alone,batch-alone,gate")
@@ -148,6 +149,7 @@ def test_batch_answers_the_file_that_is_named_and_what_an_earlier_run_left_is_ke
     assert answers["lines"] > 0 and answers["twice"] == answers["failed"] == 0
     assert (folder / "out/earlier-1/report.jsonl").read_text() == "earlier\n"
     assert (folder / "out/earlier-1/samples.jsonl").read_text() == "samples\n"
+    assert (folder / "out/of-somebody-else").read_text() == "theirs\n"
     assert len(lines_of((folder / "out/samples.jsonl").read_text())) == 2 * REQUESTS
 
 

@@ -59,11 +59,13 @@ TEST(Messages, ValuesArriveAsTheyWereSent) {
     EXPECT_EQ(to_string(CommandKind::kGrow), "Grow");
 
     CommandDone done{
-        9, Error{ErrorCode::kDeadlineExceeded, "too late", "Late", 0}, 1, 2, {{"x", 1.5}}};
+        9, Error{ErrorCode::kDeadlineExceeded, "too late", "Late", 0}, 1, 2, 3, 4, {{"x", 1.5}}};
     CommandDone done_back = round_trip(done);
     ASSERT_TRUE(done_back.error);
     EXPECT_EQ(done_back.error->code, ErrorCode::kDeadlineExceeded);
     EXPECT_EQ(done_back.error->reason, "Late");
+    EXPECT_EQ(done_back.saved_bytes, 3U);
+    EXPECT_EQ(done_back.moved_bytes, 4U);
     EXPECT_EQ(done_back.phases.at("x"), 1.5);
     EXPECT_FALSE(round_trip(CommandDone{}).error);
 }

@@ -108,6 +108,26 @@ TEST(SpareTime, AnAnswerLateByChanceHalvesItForAShortTimeOnly) {
     EXPECT_LT(share, before) << "near to where it was too much it goes on slowly";
 }
 
+TEST(SpareTime, AMissThatLastsTakesAllAndDoesNotMakeItForgetWhereTooMuchBegan) {
+    SpareTime spare;
+    const SpareTime::Targets targets{0ms, 40ms};
+    const auto of = [](uint32_t share) {
+        return std::chrono::duration_cast<Nanoseconds>(
+            std::chrono::duration<double, std::milli>(10 / (1 - share / 1000.0)));
+    };
+    uint32_t share = 0;
+    for (int n = 0; n < 500; ++n)
+        share = spare.after(targets, 0ms, of(share));
+    const uint32_t before = share;
+    for (Clock::time_point now{1h}; now < Clock::time_point(1h + 30s); now += 250ms)
+        share = spare.under_way(targets, 0ms, 50ms, now);
+    EXPECT_EQ(share, 0U);
+    int answers = 0;
+    for (; share < before * 8 / 10 && answers < 1000; ++answers)
+        share = spare.after(targets, 0ms, of(share));
+    EXPECT_LT(answers, 60);
+}
+
 TEST(SpareTime, AMissIsAnsweredBeforeItsAnswerHasEndedAndOnceForOneCause) {
     SpareTime spare;
     const SpareTime::Targets targets{200ms, 40ms};

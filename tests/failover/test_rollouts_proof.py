@@ -10,26 +10,16 @@ and undone. Small in ctest; tests/failover/proof.sh makes it 20 rollouts under 1
 import json
 import os
 import pathlib
-import subprocess
 import time
 
 import pytest
 from crowd import CLIENTS, Crowd, counted, taken_over, undisturbed
-from node_under_test import BIN, wait_until
+from node_under_test import wait_until
 from tiny_pair import TinyPair
 
 ROLLOUTS = int(os.environ.get("BERTH_ROLLOUTS", "3"))
 REQUESTS = int(os.environ.get("BERTH_REQUESTS", "100"))
 SUMMARY = os.environ.get("BERTH_ROLLOUTS_SUMMARY")  # a file, for who wants to keep it
-PATIENCE = 300  # seconds, with any machine
-
-
-def rolled(node, *words):
-    done = subprocess.run([BIN / "berth", "--admin", node.root / "run/admin.sock", "rollout", *words,
-                           "--wait"], capture_output=True, stdin=subprocess.DEVNULL, text=True,
-                          timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def mark_of(pid):
@@ -41,11 +31,9 @@ def roll(node, number):
     """Makes the rollout of that number; its way, and the mark that who answers must have then."""
     way = ("beside", "in place", "beside", "undo")[number % 4]
     if way == "undo":
-        rolled(node, "undo", "chat")
+        node.roll("undo", "chat")
         return way, str(number - 2)
-    document = node.root / "chat.yaml"
-    document.write_text(node.documents({"MARK": str(number)}).split("---")[1])
-    rolled(node, "chat", "-f", str(document), *(["--in-place"] if way == "in place" else []))
+    node.roll_to({"MARK": str(number)}, *(["--in-place"] if way == "in place" else []))
     return way, str(number)
 
 

@@ -3,10 +3,12 @@
 and answers thousands of tokens a second."""
 
 import json
+import subprocess
 
-from node_under_test import free_port, wait_until
+from node_under_test import BIN, free_port, wait_until
 from serving_pair import ServingPair
 
+PATIENCE = 300  # seconds for a rollout, with any machine
 # A service whose engines end sooner than 2 s after their start, five times in a row, is given up.
 STEADY = 2.2
 
@@ -46,10 +48,10 @@ def chat(text, **more):
 
 
 class TinyPair(ServingPair):
-    def __init__(self, model, alone=False, environment=None):
+    def __init__(self, model, alone=False, environment=None, **more):
         self.port, self.model = free_port(), model
         self.serving = ("chat",) if alone else ServingPair.serving
-        super().__init__(memory="1Gi",
+        super().__init__(memory="1Gi", **more,
                          policy=self.documents(environment or {}) + ("" if alone else SPARE))
         if alone:
             wait_until("it answers", self.active)
@@ -60,6 +62,18 @@ class TinyPair(ServingPair):
         """The model's and chat's."""
         return DOCUMENTS.format(model=self.model, port=self.port,
                                 environment=json.dumps(environment))
+
+    def roll(self, *words):
+        """`berth rollout`, until it is over."""
+        done = subprocess.run([BIN / "berth", "--admin", self.root / "run/admin.sock", "rollout",
+                               *words, "--wait"], capture_output=True, stdin=subprocess.DEVNULL,
+                              text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def roll_to(self, environment, *words):
+        document = self.root / "chat.yaml"
+        document.write_text(self.documents(environment).split("---")[1])
+        self.roll("chat", "-f", str(document), *words)
 
     def wait_steady(self):
         """Both of the pair, up for a while."""

@@ -68,6 +68,8 @@ std::optional<std::string> Runner::when_ladder(const Words& words) {
                          std::nullopt,
                          size_of(word_after(words, "grant", "0")),
                          0,
+                         0,
+                         0,
                          {}};
         if (has(words, "refusing"))
             done.error =

@@ -203,7 +203,8 @@ std::string Runner::drive() {
             }
         } else if (const auto* command = std::get_if<SendCommand>(&action);
                    command != nullptr && command->kind == CommandKind::kServe) {
-            wrong = event(CommandDone{command->instance, command->command, std::nullopt, 0, 0, {}});
+            wrong = event(
+                CommandDone{command->instance, command->command, std::nullopt, 0, 0, 0, 0, {}});
         }
     }
     return wrong;
@@ -329,6 +330,7 @@ std::string Runner::when_operation(const Words& words) {
         LoadRequested ask;
         ask.model = ModelName(words[2]);
         ask.device = DeviceId(word_after(words, "on", ""));
+        ask.rank = static_cast<uint32_t>(std::stoul(word_after(words, "rank", "0")));
         ask.operation = id;
         return event(ask);
     }
@@ -360,6 +362,8 @@ std::string Runner::when_instance(const Words& words) {
                              : has(words, "draining") ? EngineState::kDraining
                                                       : EngineState::kUnknown;
         hello.held = engine_held_from(word_after(words, "held", "")).value();
+        hello.identity = "of " + i.spec.model;
+        hello.canary_tokens = canary_of(words);
         return event(hello);
     }
     if (what == "ready" || what == "says") {
@@ -369,6 +373,7 @@ std::string Runner::when_instance(const Words& words) {
         change.reason = what == "ready" ? "" : at(words, 3);
         change.grant_bytes_least = size_of(word_after(words, "least", "0"));
         change.identity = word_after(words, "identity", "of " + i.spec.model);
+        change.canary_tokens = canary_of(words);
         return event(change);
     }
     if (what == "leases")
@@ -387,6 +392,8 @@ std::string Runner::when_instance(const Words& words) {
                          std::nullopt,
                          grant,
                          size_of(word_after(words, "host", "0")),
+                         0,
+                         0,
                          {}};
         if (what == "refuses")
             done.error = Error{ErrorCode::kInternal, "cannot", words[2], 0};

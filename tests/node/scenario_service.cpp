@@ -26,7 +26,7 @@ std::optional<std::string> Runner::when_service(const Words& words) {
     if (at(words, 1) == "dies")
         return event(ProcessDying{name, i.process});
     if (at(words, 1) == "is") { // told to wait
-        CommandDone early{name, commands_[name].command, {}, 0, 0, {}};
+        CommandDone early{name, commands_[name].command, {}, 0, 0, 0, 0, {}};
         early.error = Error{ErrorCode::kUnavailable, "the one before holds it", "JournalLocked", 0};
         return event(early);
     }
@@ -38,9 +38,9 @@ std::optional<std::string> Runner::when_service(const Words& words) {
         return event(report);
     }
     if (at(words, 1) == "returns") { // as GENERATION
-        return event(SessionOpened{name, i.process, "engine", "", i.grant_bytes,
-                                   EngineState::kReady, EngineHeld::kNothing,
-                                   std::stoull(at(words, 3))});
+        return event(SessionOpened{
+            name, i.process, "engine", "", i.grant_bytes, EngineState::kReady, EngineHeld::kNothing,
+            std::stoull(at(words, 3)), "of " + i.spec.model, canary_of(words)});
     }
     return std::nullopt;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,15 @@ inline bool has(const std::vector<std::string>& words, const std::string& word) 
 }
 inline std::string at(const std::vector<std::string>& words, size_t index) {
     return index < words.size() ? words[index] : "";
+}
+
+// "canary 7,8,9"
+inline std::vector<uint64_t> canary_of(const std::vector<std::string>& words) {
+    std::vector<uint64_t> tokens;
+    std::istringstream list(word_after(words, "canary", ""));
+    for (std::string token; std::getline(list, token, ',');)
+        tokens.push_back(std::stoull(token));
+    return tokens;
 }
 
 } // namespace berth::node::test

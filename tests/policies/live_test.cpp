@@ -243,7 +243,7 @@ TEST(LiveFields, TheNextRestoreIsToldWhetherToReproduceTheCanary) {
                                          Rung::kOffload, std::nullopt, "", false});
         ASSERT_NE(node.told("nightly"), nullptr);
         node.event(node::CommandDone{
-            InstanceName("nightly"), node.told("nightly")->command, std::nullopt, 0, 0, {}});
+            InstanceName("nightly"), node.told("nightly")->command, std::nullopt, 0, 0, 0, 0, {}});
         node.event(node::BytesConfirmed{InstanceName("nightly"), 0});
         node.apply(policy(canary));
         node.event(

@@ -65,7 +65,8 @@ std::string difference(const node::InstanceRecovered& is, const node::InstanceRe
 
 std::string difference(const node::Operation& is, const node::Operation& was) {
     const auto& [id, kind, instance, object, mode, reached, cause, dry_run, drop, state, message,
-                 error, bytes_freed, phases, started_at, phase_started] = was;
+                 error, bytes_freed, bytes_saved, bytes_moved, phases, started_at, phase_started] =
+        was;
     const bool dated = is.started_at != node::TimePoint() && started_at != node::TimePoint() &&
                        is.phase_started != node::TimePoint() && phase_started != node::TimePoint();
     return Comparison("the record of operation " + id.value)
@@ -76,12 +77,13 @@ std::string difference(const node::Operation& is, const node::Operation& was) {
         .same(is.dry_run == dry_run && is.drop == drop, "flag")
         .same(is.state == state && is.error.has_value() == error.has_value(), "end")
         .same(is.bytes_freed == bytes_freed && is.phases == phases && dated, "figure")
+        .same(is.bytes_saved == bytes_saved && is.bytes_moved == bytes_moved, "KV's bytes")
         .words();
 }
 
 std::string difference(const node::Rollout& is, const node::Rollout& was) {
     const auto& [instance, number, before, after, phase, first, surge, surge_stays, paused,
-                 may_stop, made_room, undo, adopted, cause, reason, message, started, since,
+                 may_stop, made_room, undo, goes_back, adopted, cause, reason, message, started, since,
                  stopped_at, gap, said, standby, retry] = was;
     const bool untold = is.said == said && is.standby == standby && is.retry == retry;
     return Comparison("the record of the rollout of " + instance.value)
@@ -91,7 +93,7 @@ std::string difference(const node::Rollout& is, const node::Rollout& was) {
         .same(is.phase == phase && is.first == first, "phase")
         .same(is.surge == surge && is.surge_stays == surge_stays, "surge")
         .same(is.paused == paused && is.may_stop == may_stop && is.made_room == made_room &&
-                  is.undo == undo && is.adopted == adopted,
+                  is.undo == undo && is.goes_back == goes_back && is.adopted == adopted,
               "flag")
         .same(is.cause == cause && is.reason == reason && is.message == message, "reason")
         .same((is.started == node::TimePoint()) == (started == node::TimePoint()) &&

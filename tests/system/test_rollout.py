@@ -7,7 +7,6 @@ requests: tests/failover/test_rollouts_proof.py.
 """
 
 import json
-import os
 import subprocess
 
 import pytest
@@ -102,6 +101,21 @@ def test_a_document_that_does_not_start_leaves_the_old_process_serving(reference
         assert node.active()["pid"] == active["pid"] and names(node) == ["chat"]
         assert "StartFailed" in berth(node, "explain", "chat").stdout
         assert any(one["reason"] == "RolloutFailed" for one in events(node))
+        crowd.goes_on()
+    assert not crowd.wrong, crowd.wrong[0]
+
+
+def test_a_new_process_that_computes_wrongly_is_not_given_the_socket(references):
+    """Torch's activation function is replaced in it, as by a build that is wrong."""
+    with Pair(alone=True) as node, Short(node, references) as crowd:
+        active = node.active()
+        wrong = write(node, "wrong", replace={
+            '"wrong"}': f'"wrong", LD_PRELOAD: "{BIN.parent / "tests/libwrong_silu.so"}"}}'})
+        done = berth(node, "rollout", "chat", "-f", wrong, "--wait")
+        assert done.returncode == 1
+        assert "CanaryDiffers" in done.stderr and "computes wrongly" in done.stderr, done.stderr
+        wait_until("it is over", lambda: not rollout(node)["underWay"])
+        assert node.active()["pid"] == active["pid"] and names(node) == ["chat"]
         crowd.goes_on()
     assert not crowd.wrong, crowd.wrong[0]
 

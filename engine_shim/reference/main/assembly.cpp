@@ -114,7 +114,7 @@ struct Assembly::State {
     Status connect(Client& client);
     Status share(Client& client, uint64_t workspace, uint64_t host_bytes_max);
     Status warm_up(const Options& options);
-    LayerHook gate_hook();
+    LayerHook gate_hook(const StepModel& of); // `of` computes them
     Result<std::vector<int32_t>> generate(std::vector<int32_t> prompt, uint32_t count);
 };
 
@@ -212,11 +212,13 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
     KvMemory::Parts parts{device, *arena, *runner, *scheduler, workspace, host_bytes_max, scratch};
     parts.canary = [this](uint32_t block) {
         gate->canary_begins();
-        return fast ? fast->model().canary(block, gate_hook()) : runner->canary(block, gate_hook());
+        return fast ? fast->model().canary(block, gate_hook(*fast))
+                    : runner->canary(block, gate_hook(*runner));
     };
     memory = std::make_unique<KvMemory>(std::move(parts));
     client.set_grant_least(memory->least_grant());
     BERTH_TRY(memory->start(grant_now(options, client)));
+    client.set_canary_tokens(memory->canary().tokens);
     client.counters().grant_bytes = memory->grant_bytes();
     mark("memory");
     return make_settings(options, client, largest);
@@ -314,9 +316,9 @@ std::unique_ptr<Follower> Assembly::follower(EngineHost& host) {
 }
 
 // Between layers of a step that the loop does not make: whoever comes first is waited for here too.
-LayerHook Assembly::State::gate_hook() {
-    return [this](uint32_t layer) {
-        const uint32_t each = model().waits_for_device() ? 0 : settings.fence_layers;
+LayerHook Assembly::State::gate_hook(const StepModel& of) {
+    return [this, &of](uint32_t layer) {
+        const uint32_t each = of.waits_for_device() ? 0 : settings.fence_layers;
         if (each > 0 && layer % each == 0)
             (void)memory->fence(); // the step's own end says what it says
         gate->here();
@@ -339,7 +341,7 @@ Status Assembly::State::warm_up(const Options& options) {
     trial.allocator().resize(scheduler->allocator().total());
     trial.add(request, [](const TokenEvent&) {});
     while (!trial.idle())
-        BERTH_TRY(trial.step(model(), gate_hook()));
+        BERTH_TRY(trial.step(model(), gate_hook(model())));
     return memory->verify();
 }
 
@@ -359,8 +361,8 @@ Result<std::vector<int32_t>> Assembly::State::generate(std::vector<int32_t> prom
         if (event.token >= 0)
             tokens.push_back(event.token);
     });
-    while (!trial.idle())
-        BERTH_TRY(trial.step(lead ? static_cast<StepModel&>(*lead) : *runner, gate_hook()));
+    for (StepModel& by = lead ? static_cast<StepModel&>(*lead) : *runner; !trial.idle();)
+        BERTH_TRY(trial.step(by, gate_hook(by)));
     return tokens;
 }
 

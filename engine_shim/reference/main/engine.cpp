@@ -208,7 +208,9 @@ protocol::CommandDone Engine::obey(const protocol::Command& command) {
 void Engine::obey_commands() {
     while (auto command = parts_.host.next_command()) {
         if (command->kind == protocol::CommandKind::kStop) {
-            leaves_ = leave_from(command->leaves);
+            // What has been left for later is not taken back.
+            if (!stopping_ || leaves_ != http::Leave::kLate)
+                leaves_ = leave_from(command->leaves);
             begin_stop(std::chrono::milliseconds(std::max<int64_t>(command->grace_ms, 0)),
                        command->hand_over);
             stop_command_ = *command; // answered when it is done

@@ -91,15 +91,22 @@ Status KvMemory::verify() {
     parts_.scheduler.allocator().release(*block);
     if (!made)
         return fail(made.error());
-    if (canary_.empty())
+    if (canary_.digest.empty()) {
+        if (made->tokens.empty())
+            return fail(ErrorCode::kMismatch,
+                        fmt::format("the first step's logits are {}: what it was built of, or its "
+                                    "weights, compute nothing of use here; verify its weight set",
+                                    made->digest),
+                        "CanaryNotFinite");
         canary_ = *made;
-    if (*made == canary_)
+    }
+    if (made->digest == canary_.digest)
         return {};
     return fail(ErrorCode::kMismatch,
                 fmt::format("the canary step's logits hash to {:.16}, expected {:.16} as at the "
                             "start: weights or memory have changed; evict this instance and verify "
                             "its weight set",
-                            *made, canary_),
+                            made->digest, canary_.digest),
                 "CanaryMismatch");
 }
 

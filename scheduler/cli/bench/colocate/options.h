@@ -29,7 +29,7 @@ struct ColocateOptions {
     std::string memory = "16Gi"; // of each for KV and work space
     std::string engine_args, batch_args;
     std::string batch; // a JSONL file; empty: a generated one
-    double batch_seconds = 10;
+    double batch_seconds = 20;
     // Policies.
     double share_percent = 20;
     double slo_factor = 4;

@@ -74,10 +74,14 @@ json::object interval_json(const Ratio& ratio) {
     return {{"low", ratio.low}, {"high", ratio.high}};
 }
 
-// Null where a phase was too short to tell: two whole seconds at least.
+// Of fewer whole seconds a resample does not tell how much they vary.
+constexpr size_t kSecondsMin = 8;
+
+// Null where a phase was too short to tell.
 json::value rate_interval(const BatchRate& rate, const BatchRate* alone, double over,
                           const Counting& counting) {
-    if (rate.by_second.size() < 2 || (alone != nullptr && alone->by_second.size() < 2))
+    if (rate.by_second.size() < kSecondsMin ||
+        (alone != nullptr && alone->by_second.size() < kSecondsMin))
         return nullptr;
     const Ratio ratio =
         mean_ratio(rate.by_second, alone != nullptr ? alone->by_second : std::vector<double>(),

@@ -8,13 +8,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 
 namespace berth::cli::bench {
 
 namespace {
+
+// Beside a timeline for each phase, and logs-2 and so on of further nodes.
+constexpr std::array<std::string_view, 5> kOwnFiles = {"report.jsonl", "samples.jsonl", "batch.csv",
+                                                       "latencies.svg", "logs"};
 
 Status append(const std::string& file, const std::string& text) {
     std::ofstream out(file, std::ios::binary | std::ios::app);
@@ -99,10 +106,13 @@ Status keep_earlier(const std::string& folder) {
     while (fs::exists(fmt::format("{}/earlier-{}", folder, number), error))
         ++number;
     const std::string kept = fmt::format("{}/earlier-{}", folder, number);
-    std::vector<fs::path> files;
-    for (const auto& entry : fs::directory_iterator(folder, error))
-        if (!entry.path().filename().string().starts_with("earlier-"))
+    std::vector<fs::path> files; // the bench's own: a folder may hold others
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+        const std::string name = entry.path().filename().string();
+        if (std::ranges::find(kOwnFiles, name) != kOwnFiles.end() ||
+            name.starts_with("timeline-") || name.starts_with("logs-"))
             files.push_back(entry.path());
+    }
     fs::create_directory(kept, error);
     for (const fs::path& file : files)
         if (!error)

@@ -116,7 +116,7 @@ Ratio part_of(size_t kept, size_t count) {
 
 Ratio mean_ratio(const std::vector<double>& these, const std::vector<double>& those,
                  size_t resamples, uint64_t seed) {
-    constexpr size_t kStretch = 5;
+    constexpr size_t kStretchMax = 5;
     const auto mean = [](const std::vector<double>& values) {
         double sum = 0;
         for (const double value : values)
@@ -129,12 +129,12 @@ Ratio mean_ratio(const std::vector<double>& these, const std::vector<double>& th
     Ratio ratio{ratio_or_zero(mean(these), to), 0, 0};
     Dice dice(seed);
     const auto drawn_mean = [&](const std::vector<double>& values) {
-        const size_t stretch = std::min(kStretch, values.size());
+        const size_t stretch = std::clamp<size_t>(values.size() / 4, 1, kStretchMax);
         std::vector<double> drawn;
         while (drawn.size() < values.size()) {
-            const size_t from = dice.below(values.size() - stretch + 1);
+            const size_t from = dice.below(values.size()); // a circle: each is drawn as often
             for (size_t n = 0; n < stretch && drawn.size() < values.size(); ++n)
-                drawn.push_back(values[from + n]);
+                drawn.push_back(values[(from + n) % values.size()]);
         }
         return mean(drawn);
     };

@@ -38,7 +38,8 @@ Ratio part_of(size_t kept, size_t count);
 
 // The mean of values that lie one behind the other in time, as the seconds of a phase do, and the
 // interval of its quotient with that of others (empty: with 1): both sides are drawn anew in
-// stretches of a few neighbours, which depend on each other (moving blocks: H. R. Kunsch, 1989).
+// stretches of a few neighbours, which depend on each other (blocks: H. R. Kunsch, 1989; on a
+// circle: D. N. Politis, J. P. Romano, 1992).
 Ratio mean_ratio(const std::vector<double>& these, const std::vector<double>& those,
                  size_t resamples, uint64_t seed);
 

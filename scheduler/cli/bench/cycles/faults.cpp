@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{5};
 constexpr std::chrono::seconds kBackMax{120};
-constexpr uint64_t kHogLeaves = uint64_t{256} << 20; // less than the grant
+constexpr uint64_t kHogLeaves = uint64_t{128} << 20; // less than any grant
 constexpr rlim_t kPageBytes = 4096;
 
 } // namespace
@@ -121,9 +121,11 @@ Result<bool> CyclesNode::resume_is_refused(const json::object& parked) {
     };
     if (device_.starts_with("host")) {
         const auto pid = static_cast<pid_t>(number_at(parked, "pid"));
-        const rlimit none{kPageBytes, RLIM_INFINITY};
         rlimit before{};
-        if (::prlimit(pid, RLIMIT_AS, &none, &before) != 0)
+        if (::prlimit(pid, RLIMIT_AS, nullptr, &before) != 0)
+            return fail_errno(fmt::format("asking for the limits of pid {}", pid));
+        const rlimit none{kPageBytes, before.rlim_max};
+        if (::prlimit(pid, RLIMIT_AS, &none, nullptr) != 0)
             return fail_errno(fmt::format("taking address space from pid {}", pid));
         const auto resumed = resume();
         if (::prlimit(pid, RLIMIT_AS, &before, nullptr) != 0)

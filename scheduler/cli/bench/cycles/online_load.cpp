@@ -19,6 +19,7 @@ constexpr size_t kAtOnce = 8;
 constexpr std::chrono::minutes kAnswerMax{5};
 // Idle after an answer, of the time that it took: what batch has to get on.
 constexpr double kIdlePart = 2; // and of each client so many times that as there are
+constexpr std::chrono::duration<double> kIdleMin{0.002}; // also while the engine is away
 
 } // namespace
 
@@ -98,7 +99,8 @@ void OnlineLoad::run(const std::stop_token& stop, size_t client) {
         ask(dice.below(prompts_.size()));
         const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
         std::unique_lock lock(sleeping);
-        slept.wait_for(lock, stop, idle_part_ * dice.exponential() * took, [] { return false; });
+        const std::chrono::duration<double> idle = idle_part_ * dice.exponential() * took;
+        slept.wait_for(lock, stop, std::max(idle, kIdleMin), [] { return false; });
     }
 }
 
