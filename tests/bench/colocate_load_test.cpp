@@ -257,7 +257,7 @@ TEST(Phases, AreChosenByNameInTheOrderThatIsGiven) {
     options.phases = "";
     const auto all = phase_plans(options);
     ASSERT_TRUE(all);
-    EXPECT_EQ(all->size(), 8U);
+    EXPECT_EQ(all->size(), 9U);
     for (const PhasePlan& phase : *all)
         if (phase.name == "gate-share")
             EXPECT_EQ(phase.share, "12.5%");

@@ -192,10 +192,9 @@ struct Beside {
         for (uint64_t n = 0; n <= 20; ++n) {
             const double at = static_cast<double>(n) / 2;
             batch.outcome.batch.push_back({at, {n * 500, 0, 0, 0, 0}});
-            // 600 and 300 a second in turn
+            // 600 a second for five, then 300
             gate.outcome.batch.push_back(
-                {at,
-                 {n / 4 * 900 + n % 4 * 300 - (n % 4 == 3 ? 150 : 0), 0, n == 20 ? 7U : 0U, 0, 0}});
+                {at, {n <= 10 ? n * 300 : 1500 + n * 150, 0, n == 20 ? 7U : 0U, 0, 0}});
         }
         baseline = {&alone, &batch, {250, 140}};
     }

@@ -234,9 +234,10 @@ TEST_P(FailedStep, EndsItsRequestsUnlessTheDeviceIsGoneAndASuccessorMayTryThem) 
     }
     thread.join();
     EXPECT_EQ(ended.has_value(), !device_is_gone);
-    EXPECT_EQ(socket.said(), device_is_gone
-                                 ? (std::vector<std::string>{kLeavesRequests, "ended error"})
-                                 : std::vector<std::string>{"ended error"});
+    EXPECT_EQ(socket.said(),
+              device_is_gone
+                  ? (std::vector<std::string>{kLeavesRequests, "ended error"})
+                  : (std::vector<std::string>{"ended error", kLeavesRequests, kLeavesRequests}));
 }
 
 } // namespace

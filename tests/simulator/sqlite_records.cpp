@@ -83,8 +83,8 @@ std::string difference(const node::Operation& is, const node::Operation& was) {
 
 std::string difference(const node::Rollout& is, const node::Rollout& was) {
     const auto& [instance, number, before, after, phase, first, surge, surge_stays, paused,
-                 may_stop, made_room, undo, goes_back, adopted, cause, reason, message, started, since,
-                 stopped_at, gap, said, standby, retry] = was;
+                 may_stop, made_room, undo, goes_back, adopted, cause, reason, message, started,
+                 since, stopped_at, gap, said, standby, retry] = was;
     const bool untold = is.said == said && is.standby == standby && is.retry == retry;
     return Comparison("the record of the rollout of " + instance.value)
         .same(is.instance == instance && is.number == number && untold, "number")

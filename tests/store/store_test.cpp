@@ -137,7 +137,7 @@ TEST_F(StoreTest, ABatchWithOneBadRowLeavesNothingOfItself) {
     auto opened = Store::open(directory_);
     ASSERT_TRUE(opened);
     ASSERT_TRUE(write(*opened->store, {an_operation("op-1")}));
-    SQLite::Database(path(), SQLite::OPEN_READWRITE)
+    SQLite::Database(path(), SQLite::OPEN_READWRITE, 10'000) // beside the store's own
         .exec("CREATE TRIGGER bad BEFORE INSERT ON operations WHEN NEW.id = 'op-2' "
               "BEGIN SELECT RAISE(ABORT, 'no such row'); END");
     Status refused = write(*opened->store, {an_instance("chat"), an_operation("op-2")});

@@ -183,7 +183,7 @@ TEST_F(StoreTroubleTest, ADatabaseThatBreaksUnderBerthdIsMovedAsideAndMadeAnewFr
     heard.watch(*opened->store);
     ASSERT_TRUE(post(*opened->store, {an_instance("chat")}).get());
     {
-        SQLite::Database other(path(), SQLite::OPEN_READWRITE);
+        SQLite::Database other(path(), SQLite::OPEN_READWRITE, 10'000);
         other.execAndGet("PRAGMA wal_checkpoint(TRUNCATE)");
     }
     std::ofstream(path(), std::ios::binary | std::ios::trunc) << std::string(40'000, 'x');
@@ -259,7 +259,7 @@ TEST_F(StoreTroubleTest, ANewerDatabaseIsLeftAsItIsToTheLastByteWithBothVersions
 TEST_F(StoreTroubleTest, WhatWaitsWhenTheProcessEndsIsToldWhy) {
     auto opened = open();
     ASSERT_TRUE(opened);
-    SQLite::Database other(path(), SQLite::OPEN_READWRITE);
+    SQLite::Database other(path(), SQLite::OPEN_READWRITE, 10'000);
     other.exec("BEGIN IMMEDIATE");
     std::future<Status> waiting = post(*opened->store, {an_instance("chat")});
     opened->store.reset();
