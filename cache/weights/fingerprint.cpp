@@ -160,6 +160,13 @@ Result<std::string> hash_of_document(std::string_view document) {
     return hash_of(std::move(parsed));
 }
 
+Result<std::string> hash_of_model(std::string_view document) {
+    BERTH_ASSIGN(json::object parsed, parse_document(document));
+    for (const char* field : {"slicing", "layout", "environment"})
+        parsed.erase(field);
+    return hash_of(std::move(parsed));
+}
+
 Result<std::vector<FieldDifference>> compare(std::string_view cached, std::string_view wanted) {
     BERTH_ASSIGN(json::object have, parse_document(cached));
     BERTH_ASSIGN(json::object want, parse_document(wanted));

@@ -43,6 +43,10 @@ Result<Fingerprint> describe(const std::string& path, const WeightRecipe& recipe
 // The hash of a document, "seen" left out.
 Result<std::string> hash_of_document(std::string_view document);
 
+// The hash of what a document says of the model itself: without how it is sliced, laid out, and for
+// which platform. Where it is the same a token means the same.
+Result<std::string> hash_of_model(std::string_view document);
+
 struct FieldDifference {
     std::string field; // "environment.computeCapability", "checkpoint.files.model.safetensors.size"
     std::string cached;

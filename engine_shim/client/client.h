@@ -166,7 +166,7 @@ class Client {
     void set_grant_least(uint64_t bytes);
     // What a request means to it (protocol State.identity), told with the next state.
     void set_identity(const std::string& identity);
-    // What its canary step finds likeliest (State.canary_tokens), told with the next state.
+    // Its answers to fixed prompts (State.canary_tokens), told with the next state.
     void set_canary_tokens(const std::vector<uint64_t>& tokens);
     // The descriptors of the socket that it inherited, in the order in which it did, once: given
     // back to a berthd that returns, which may have lost its own.

@@ -129,8 +129,8 @@ struct State {
     // What a request means here (weights, tokenizer, names, context): of two engines with the same
     // one goes on where the other stopped. Empty: it does not say, and never does so.
     std::string identity;
-    // What its canary step finds likeliest to come next, the likeliest first. Of two engines with
-    // the same identity the other's likeliest is among them, however either computes.
+    // Its greedy answers to fixed prompts, two tokens each. Of two engines with the same identity
+    // one answer at least is the same, though their kernels may add up otherwise.
     std::vector<uint64_t> canary_tokens;
 };
 

@@ -84,7 +84,7 @@ struct EngineStateChanged {
     uint64_t grant_bytes_least = 0;        // with which it gets on; 0: not known
     std::string weights;                   // "shared ID", "private (REASON)"; empty: nothing new
     std::string identity;                  // what a request means to it; empty: nothing new
-    std::vector<uint64_t> canary_tokens{}; // its likeliest (protocol State); empty: nothing new
+    std::vector<uint64_t> canary_tokens{}; // (protocol State); empty: nothing new
 };
 struct EngineReport { // rank 0's: it is heard, too
     InstanceName instance;

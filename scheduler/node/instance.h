@@ -100,7 +100,7 @@ struct Instance {
     // to it, in its own words and by the document that it was started with.
     bool journals = false;
     std::string identity;
-    std::vector<uint64_t> canary_tokens; // what its canary step finds likeliest; none: not told
+    std::vector<uint64_t> canary_tokens; // its answers to fixed prompts; none: not told
     std::string requests_digest;
     Nanoseconds start_took{0}; // of its last process that ran: from its start until then
 

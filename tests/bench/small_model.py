@@ -19,15 +19,15 @@ CHAT_ML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\
            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
 
-def _tensors(words):
+def _tensors(words, head):
     yield "model.embed_tokens.weight", (words, HIDDEN)
     for layer in range(LAYERS):
         name = f"model.layers.{layer}"
         yield f"{name}.input_layernorm.weight", (HIDDEN,)
-        yield f"{name}.self_attn.q_proj.weight", (HEADS * HEAD, HIDDEN)
-        yield f"{name}.self_attn.k_proj.weight", (KV_HEADS * HEAD, HIDDEN)
-        yield f"{name}.self_attn.v_proj.weight", (KV_HEADS * HEAD, HIDDEN)
-        yield f"{name}.self_attn.o_proj.weight", (HIDDEN, HEADS * HEAD)
+        yield f"{name}.self_attn.q_proj.weight", (HEADS * head, HIDDEN)
+        yield f"{name}.self_attn.k_proj.weight", (KV_HEADS * head, HIDDEN)
+        yield f"{name}.self_attn.v_proj.weight", (KV_HEADS * head, HIDDEN)
+        yield f"{name}.self_attn.o_proj.weight", (HIDDEN, HEADS * head)
         yield f"{name}.post_attention_layernorm.weight", (HIDDEN,)
         yield f"{name}.mlp.gate_proj.weight", (INNER, HIDDEN)
         yield f"{name}.mlp.up_proj.weight", (INNER, HIDDEN)
@@ -36,13 +36,14 @@ def _tensors(words):
     yield "lm_head.weight", (words, HIDDEN)
 
 
-def make_small_model(folder, seed=1, words=BYTES, chat_template=None):
-    """More `words` than bytes: most tokens of an answer are text that a stream shows at once."""
+def make_small_model(folder, seed=1, words=BYTES, chat_template=None, head=HEAD):
+    """More `words` than bytes: most tokens of an answer are text that a stream shows at once. A token's
+    KV takes 32 times `head` bytes."""
     folder.mkdir(parents=True)
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
         "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "vocab_size": words,
+        "num_key_value_heads": KV_HEADS, "head_dim": head, "vocab_size": words,
         "max_position_embeddings": 2048, "hidden_act": "silu", "rms_norm_eps": 1e-5,
         "tie_word_embeddings": False, "rope_theta": 10000.0, "torch_dtype": "float32",
         "bos_token_id": 0, "eos_token_id": 0}
@@ -51,7 +52,7 @@ def make_small_model(folder, seed=1, words=BYTES, chat_template=None):
     if chat_template:
         (folder / "chat_template.jinja").write_text(chat_template)
     dice, header, data = random.Random(seed), {}, b""
-    for name, shape in _tensors(words):
+    for name, shape in _tensors(words, head):
         count = 1
         for size in shape:
             count *= size

@@ -128,7 +128,7 @@ TEST(TakeOver, APlainStopLeavesTheListenerToTheNextProcessAndEndsWhatIsInFlight)
     EXPECT_FALSE(
         engine.host.order_with(CommandKind::kStop, [](Command& c) { c.grace_ms = 0; }).error);
     engine.join();
-    EXPECT_EQ(socket.said(), (std::vector<std::string>{"leave 1", "ended cancelled"}));
+    EXPECT_EQ(socket.said(), (std::vector<std::string>{"leave 2", "ended cancelled"}));
 }
 
 TEST(TakeOver, WhoeverIsEndedBySomebodyElseThanBerthdLeavesWhatIsInFlight) {

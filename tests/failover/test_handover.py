@@ -140,12 +140,12 @@ def check(askers, *references):
     assert len(set(references)) == len(askers.answers), "not all of them were given"
 
 
-@pytest.mark.parametrize("alone", [True, False], ids=["surge", "standby"])
-@pytest.mark.parametrize("changed", [
-    {"model": "two"},
-    {"model": "two", "name": "other"},
-    {"context": 1600},
-], ids=["model", "name", "context"])
+@pytest.mark.parametrize("alone, changed", [
+    (True, {"model": "two"}),
+    (False, {"model": "two"}),
+    (False, {"model": "two", "name": "other"}),
+    (True, {"context": 1600}),
+], ids=["surge-model", "standby-model", "standby-name", "surge-context"])
 def test_a_rollout_that_changes_what_a_request_means_cuts_and_mixes_none(models, alone, changed):
     with Changing(models, alone) as node:
         before = node.ask()

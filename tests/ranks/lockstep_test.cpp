@@ -52,6 +52,7 @@ class Lockstep : public ::testing::Test {
         calls_.emplace(*lead_, [this] { own_host_.notify(); }, [this] { end_asked_ = true; });
         model_.emplace(*lead_, standing_);
         follower_.emplace(Follower::Parts{*other_links_, other_host_, work_}, follower_wait);
+        follower_->on_loop([this] { loops_ = true; });
         thread_ = std::thread([this] { ended_ = follower_->run(); });
     }
 
@@ -100,6 +101,7 @@ class Lockstep : public ::testing::Test {
     std::thread thread_;
     Status ended_;
     std::atomic<bool> end_asked_{false};
+    std::atomic<bool> loops_{false};
 };
 
 TEST_F(Lockstep, ACommandThatChangesMemoryWaitsUntilAllRanksHaveItAndIsDoneOnAll) {
@@ -165,6 +167,16 @@ TEST_F(Lockstep, APauseOfAnyRankKeepsAllFromSteppingUntilItsResume) {
     EXPECT_TRUE(step());
     ASSERT_TRUE(lead_->resize(4096)); // answered after the step
     EXPECT_THAT(work_.seen(), ElementsAre("step 1", "step 1", "resize 4096"));
+}
+
+TEST_F(Lockstep, OtherRanksWishNothingOfTheirOwnBeforeRank0sLoopBegins) {
+    start(kLong, kLong);
+    EXPECT_TRUE(step());
+    ASSERT_TRUE(lead_->resize(4096)); // all before has been done
+    EXPECT_FALSE(loops_);
+    lead_->loop_begins();
+    ASSERT_TRUE(lead_->resize(8192));
+    EXPECT_TRUE(loops_);
 }
 
 TEST_F(Lockstep, ARankWhoseGateIsClosedSleepsOutsideOfCollectivesAndTheStepGoesOnAfterwards) {

@@ -9,7 +9,8 @@ import subprocess
 import time
 
 BIN = pathlib.Path(os.environ.get("BERTH_BIN_DIR", "build/release/bin")).resolve()
-MODEL = pathlib.Path(os.environ.get("BERTH_MODEL_DIR", "build/models/smollm2")).resolve()
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+MODEL = pathlib.Path(os.environ.get("BERTH_MODEL_DIR", SOURCE / "build/models/smollm2")).resolve()
 RANK_LOST = 3  # the exit code of a rank whose instance has lost another
 
 

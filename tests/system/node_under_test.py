@@ -14,7 +14,8 @@ import time
 import urllib.parse
 
 BIN = pathlib.Path(os.environ.get("BERTH_BIN_DIR", "build/release/bin")).resolve()
-MODEL = pathlib.Path(os.environ.get("BERTH_MODEL_DIR", "build/models/smollm2")).resolve()
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+MODEL = pathlib.Path(os.environ.get("BERTH_MODEL_DIR", SOURCE / "build/models/smollm2")).resolve()
 DEVICE = os.environ.get("BERTH_TEST_DEVICE", "host")
 
 

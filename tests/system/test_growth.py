@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.environ.get("BERTH_TEST_DEVICE", "host") != "
                                 reason="the sizes are those of host memory")
 
 MIB = 1 << 20
-BURST, PROMPT_BYTES, TOKENS = 16, 600, 40  # 512 bytes of KV each: 5 MiB
+BURST, PROMPT_BYTES, TOKENS, HEAD = 16, 600, 40, 256  # 8 KiB of KV a token: 80 MiB
 POLICY = """\
 apiVersion: berth/v1
 kind: ColocationPolicy
@@ -39,7 +39,7 @@ metadata: {{name: chat}}
 spec:
   model: model
   priorityClassName: online
-  resources: {{requests: {{memory: 2Mi}}, limits: {{memory: {limit}}}}}
+  resources: {{requests: {{memory: 64Mi}}, limits: {{memory: {limit}}}}}
   engine: {{driver: berth, command: {online}}}
 ---
 kind: Instance
@@ -58,7 +58,7 @@ def prompt(number):
 
 class Grown:
     def __init__(self, folder, limit):
-        make_small_model(folder / "model")
+        make_small_model(folder / "model", head=HEAD)
         self.input, self.output = folder / "in.jsonl", folder / "out.jsonl"
         with open(self.input, "w", encoding="utf-8") as file:
             for line in range(20_000):
@@ -72,7 +72,7 @@ class Grown:
             online=json.dumps([*words, "--listen", "127.0.0.1:0"]),
             batch=json.dumps([*words, "--batch-input", str(self.input), "--batch-output",
                               str(self.output)]))
-        self.node = Node(memory="64Mi", policy=policy)
+        self.node = Node(memory="192Mi", policy=policy)
 
     @staticmethod
     def body(number):
@@ -119,18 +119,18 @@ def start_fixture(tmp_path):
 
 
 def test_a_burst_that_does_not_fit_takes_memory_from_batch_at_once(start):
-    grown = start("16Mi")
+    grown = start("112Mi")
     node = grown.node
     alone = [grown.ask(number) for number in range(BURST)]
     before = {name: node.instance(name) for name in ("chat", "nightly")}
-    assert before["chat"]["grantBytes"] == 2 * MIB
+    assert before["chat"]["grantBytes"] == 64 * MIB
     free = node.device()["freeBytes"]
-    assert free < 14 * MIB, "batch holds what online will need"
+    assert free < 16 * MIB, "batch holds what online will need"
     answered = len(grown.lines())
 
     def grows():
         assert grown.burst() == alone
-        return node.instance("chat")["grantBytes"] == 16 * MIB
+        return node.instance("chat")["grantBytes"] == 112 * MIB
     wait_until("online has its limit", grows, 60)
     after = node.instance("nightly")
     assert after["preempted"]["bytesFreed"] > 0
@@ -143,9 +143,9 @@ def test_a_burst_that_does_not_fit_takes_memory_from_batch_at_once(start):
 
 
 def test_a_burst_takes_nothing_beyond_the_documents_limit(start):
-    grown = start("2Mi")
+    grown = start("64Mi")
     node = grown.node
     alone = [grown.ask(number) for number in range(BURST)]
     assert grown.burst() == alone
-    assert node.instance("chat")["grantBytes"] == 2 * MIB
+    assert node.instance("chat")["grantBytes"] == 64 * MIB
     assert node.instance("nightly")["preempted"]["count"] == 0

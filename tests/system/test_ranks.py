@@ -6,6 +6,7 @@ SIGKILL."""
 
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -159,6 +160,34 @@ def test_two_ranks_on_two_devices_are_one_instance_through_all_rungs(checkpoint,
         assert not any(alive(pid) for pid in before) and node.grants() == [0, 0]
         node.resume("chat")
         assert node.ask(ASKED[0]) == references[ASKED[0]]
+
+
+def test_its_parts_are_loaded_ahead_of_its_start(checkpoint):
+    def load(*words):
+        return subprocess.run([BIN / "berth", "--admin", node.root / "run/admin.sock", "load",
+                               "smollm2", "--wait", *words], capture_output=True, text=True,
+                              check=False)
+    documents = MODEL.format(path=checkpoint, ranks=2)
+    with Node(memory="768Mi}, {name: host-1, memory: 768Mi", policy=documents) as node:
+        for words, reason in [((), "SeveralRanks"), (("--device", "host-0"), "RanksDiffer"),
+                              (("--device", "host-0,host-1,host-0"), "RanksDiffer")]:
+            refused = load(*words)
+            assert refused.returncode == 1 and reason in refused.stderr, refused.stderr
+        done = load("--device", "host-1,host-0")
+        assert done.returncode == 0, done.stderr
+        assert "smollm2, rank 0: " in done.stdout and "smollm2, rank 1: " in done.stdout
+        loaded = {(one["id"], one["device"]) for one in node.weights()}
+        assert {device for _, device in loaded} == {"host-0", "host-1"} and len(loaded) == 2
+        port = free_port()
+        (node.root / "policies.yaml").write_text(
+            documents + CHAT.format(port=port, more="", of_class="online"))
+        kill(node.daemon.pid, signal.SIGHUP)
+        wait_until("its document is there", lambda: [one["name"] for one in
+                                                     node.get("/v1/instances")["items"]] == ["chat"])
+        node.wait_state("chat", "Running")
+        ranks = node.instance("chat")["ranks"]
+        assert {(one["weightSet"], one["device"]) for one in ranks} == loaded, "where they lay"
+        assert [one["device"] for one in ranks] == ["host-1", "host-0"]
 
 
 def test_four_ranks_on_four_devices_answer_as_one(checkpoint, references):

@@ -57,6 +57,25 @@ TEST(Fingerprint, DoesNotDependOnWhereTheFilesLie) {
     EXPECT_EQ(made(checkpoint.path()).sha256, made(elsewhere.path()).sha256);
 }
 
+TEST(Fingerprint, OfTheModelAloneDependsNeitherOnSlicesNorOnThePlatform) {
+    TestCheckpoint checkpoint;
+    checkpoint.write_sharded(2);
+    WeightRecipe part;
+    part.parallelism.tensor = 2;
+    part.rank = 1;
+    const std::string whole = hash_of_model(made(checkpoint.path()).document).value();
+    EXPECT_EQ(hash_of_model(made(checkpoint.path(), part).document).value(), whole);
+    EXPECT_EQ(
+        hash_of_model(made(checkpoint.path(), {}, {"cuda", "9.0", "13.0", "any"}).document).value(),
+        whole);
+    TestCheckpoint another;
+    another.write_sharded(3);
+    EXPECT_NE(hash_of_model(made(another.path()).document).value(), whole);
+    WeightRecipe narrow;
+    narrow.dtype = "bfloat16";
+    EXPECT_NE(hash_of_model(made(checkpoint.path(), narrow).document).value(), whole);
+}
+
 TEST(Fingerprint, DoesNotDependOnTheOrderOfKeys) {
     auto one = json::parse(R"({"b":[1,{"y":2,"x":3}],"a":"t"})", "a test").value();
     auto other = json::parse(R"({"a":"t","b":[1,{"x":3,"y":2}]})", "a test").value();

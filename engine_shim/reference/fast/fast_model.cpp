@@ -2,6 +2,7 @@
 #include "engine_shim/reference/fast/fast_model.h"
 
 #include "base/round.h"
+#include "engine_shim/reference/model/canary.h"
 
 #include <fmt/format.h>
 
@@ -205,7 +206,7 @@ Result<std::optional<FastModel::Outcome>> FastModel::step(std::span<const StepIt
     return outcome;
 }
 
-Result<Canary> FastModel::canary(uint32_t block, const LayerHook& hook) {
+Result<std::string> FastModel::canary(uint32_t block, const LayerHook& hook) {
     const int32_t token = canary_token(dims_.vocab);
     const StepItem item{std::span(&token, 1), 0, std::span(&block, 1), 1, true, true, 0, {}};
     BERTH_ASSIGN(const auto outcome, step(std::span(&item, 1), hook));
@@ -214,7 +215,7 @@ Result<Canary> FastModel::canary(uint32_t block, const LayerHook& hook) {
     std::vector<float> logits(dims_.vocab);
     BERTH_TRY(queue_.copy_out(logits.data(), outcome->logits, dims_.vocab * sizeof(float)));
     BERTH_TRY(queue_.wait());
-    return canary_of(logits);
+    return canary_digest(logits);
 }
 
 Status FastModel::record_piece(RecordedStep& step, const StepShape& shape, uint32_t first,

@@ -4,7 +4,6 @@
 #include "engine_shim/reference/fast/graph_shelf.h"
 #include "engine_shim/reference/fast/layers.h"
 #include "engine_shim/reference/fast/pace.h"
-#include "engine_shim/reference/model/canary.h"
 #include "engine_shim/reference/model/step_model.h"
 
 #include <atomic>
@@ -59,7 +58,7 @@ class FastModel {
     // The canary of model/canary.h, through `block`, which nobody uses; by kernels of its own
     // alone, so that a start need not wait until torch has loaded its. Unavailable: the hook said
     // no.
-    Result<Canary> canary(uint32_t block, const LayerHook& hook = {});
+    Result<std::string> canary(uint32_t block, const LayerHook& hook = {});
 
     // For benches and tests: graphs for this number of rows, ready on return. A step of as many
     // rows must have been made before: what runs for the first time may not be recorded.

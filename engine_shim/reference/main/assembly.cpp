@@ -113,9 +113,10 @@ struct Assembly::State {
     }
     Status connect(Client& client);
     Status share(Client& client, uint64_t workspace, uint64_t host_bytes_max);
-    Status warm_up(const Options& options);
+    Status warm_up(const Options& options, Client& client);
     LayerHook gate_hook(const StepModel& of); // `of` computes them
-    Result<std::vector<int32_t>> generate(std::vector<int32_t> prompt, uint32_t count);
+    Result<std::vector<int32_t>> generate(StepModel& by, std::vector<int32_t> prompt,
+                                          uint32_t count);
 };
 
 Assembly::Assembly() : state_(std::make_unique<State>()) {}
@@ -218,7 +219,6 @@ Status Assembly::State::make_memory(const Options& options, Client& client,
     memory = std::make_unique<KvMemory>(std::move(parts));
     client.set_grant_least(memory->least_grant());
     BERTH_TRY(memory->start(grant_now(options, client)));
-    client.set_canary_tokens(memory->canary().tokens);
     client.counters().grant_bytes = memory->grant_bytes();
     mark("memory");
     return make_settings(options, client, largest);
@@ -326,27 +326,26 @@ LayerHook Assembly::State::gate_hook(const StepModel& of) {
     };
 }
 
-// One prefill chunk and one decode, so that the libraries' first-use costs fall before Ready.
-Status Assembly::State::warm_up(const Options& options) {
+// One prefill chunk and one decode of each of two prompts, so that the libraries' first-use costs
+// fall before Ready. What it answers is told, to be compared with another engine's.
+Status Assembly::State::warm_up(const Options& options, Client& client) {
     BERTH_TRY(await_torch());
-    GenerationRequest request;
-    request.id = "warm-up";
-    const uint64_t tokens = std::min<uint64_t>(options.block_tokens, settings.max_context / 2);
-    request.prompt.assign(std::max<uint64_t>(tokens, 1), 1 % static_cast<int32_t>(config.vocab));
-    request.max_new_tokens = 2;
-    request.temperature = 0;
-    request.ignore_eos = true;
     limits = {1, options.prefill_chunk, options.block_tokens, options.batch_invariant};
-    Scheduler trial(limits, {});
-    trial.allocator().resize(scheduler->allocator().total());
-    trial.add(request, [](const TokenEvent&) {});
-    while (!trial.idle())
-        BERTH_TRY(trial.step(model(), gate_hook(model())));
+    const uint64_t count = std::min<uint64_t>(options.block_tokens, settings.max_context / 2);
+    std::vector<uint64_t> answers;
+    for (const uint64_t step : {uint64_t{0}, uint64_t{7919}}) { // from one token to the next
+        std::vector<int32_t> prompt;
+        for (uint64_t n = 0; n < std::max<uint64_t>(count, 1); ++n)
+            prompt.push_back(static_cast<int32_t>((1 + n * step) % config.vocab));
+        BERTH_ASSIGN(const auto answer, generate(model(), std::move(prompt), 2));
+        answers.insert(answers.end(), answer.begin(), answer.end());
+    }
+    client.set_canary_tokens(answers);
     return memory->verify();
 }
 
 // Greedy tokens after a prompt, by a scheduler of their own.
-Result<std::vector<int32_t>> Assembly::State::generate(std::vector<int32_t> prompt,
+Result<std::vector<int32_t>> Assembly::State::generate(StepModel& by, std::vector<int32_t> prompt,
                                                        uint32_t count) {
     GenerationRequest request;
     request.id = "canary";
@@ -361,7 +360,7 @@ Result<std::vector<int32_t>> Assembly::State::generate(std::vector<int32_t> prom
         if (event.token >= 0)
             tokens.push_back(event.token);
     });
-    for (StepModel& by = lead ? static_cast<StepModel&>(*lead) : *runner; !trial.idle();)
+    while (!trial.idle())
         BERTH_TRY(trial.step(by, gate_hook(by)));
     return tokens;
 }
@@ -372,8 +371,9 @@ Result<std::string> Assembly::canary_digest() {
     BERTH_ASSIGN(
         std::vector<int32_t> prompt,
         canary_prompt(input, state_->config.vocab, context - std::min(context, kCanaryTokens)));
+    StepModel& by = state_->lead ? static_cast<StepModel&>(*state_->lead) : *state_->runner;
     BERTH_ASSIGN(const std::vector<int32_t> tokens,
-                 state_->generate(std::move(prompt), kCanaryTokens));
+                 state_->generate(by, std::move(prompt), kCanaryTokens));
     return sha256_hex(fmt::format("[{}]", fmt::join(tokens, ",")));
 }
 
@@ -391,7 +391,7 @@ Result<std::unique_ptr<Assembly>> Assembly::make(const Options& options, Client&
     phase("tensors", watch.milliseconds());
     if (assembly->state_->work)
         return assembly;
-    BERTH_TRY(assembly->state_->warm_up(options));
+    BERTH_TRY(assembly->state_->warm_up(options, client));
     phase("warmup", watch.milliseconds());
     assembly->state_->gate->start_is_over(phase);
     return assembly;

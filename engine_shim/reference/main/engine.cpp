@@ -140,10 +140,10 @@ void Engine::begin_stop(Nanoseconds grace, bool hand_over) {
     // A part of the grace is left for answering and leaving; a successor needs no answers of ours.
     const Nanoseconds drain = hands_over_ ? grace : grace * 3 / 4;
     stop_at_ = Clock::now() + (settings_.drain_on_stop ? drain : Nanoseconds(0));
-    // What ends here may still be asked for; whoever comes now waits for the next process, whenever
-    // that is.
+    // Whoever comes now waits for the next process, whenever that is; so do those whose requests
+    // have ended here.
     if (socket_side_ != nullptr)
-        socket_side_->leave(hands_over_ ? leaves_ : http::Leave::kConnections);
+        socket_side_->leave(hands_over_ ? leaves_ : http::Leave::kLate);
     if (hands_over_) {
         if (leaves_ != http::Leave::kLate)
             parts_.host.has_left_socket();

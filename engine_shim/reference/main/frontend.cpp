@@ -34,8 +34,8 @@ constexpr std::chrono::seconds kFencePatience{2};
 constexpr std::chrono::seconds kLastWrites{1};
 constexpr std::chrono::milliseconds kLookAgain{2};
 
-std::string digest_of(const std::string& model_folder, const std::string& fingerprint) {
-    std::string all = fingerprint;
+std::string digest_of(const std::string& model_folder, const std::string& model_hash) {
+    std::string all = model_hash;
     for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"})
         all += sha256_hex(read_file(model_folder + "/" + name).value_or(""));
     return sha256_hex(all);
@@ -206,7 +206,7 @@ void Frontend::State::run_batch() {
 
 Result<std::shared_ptr<Frontend::Prepared>> Frontend::prepare(const Options& options,
                                                               const std::string& model_folder,
-                                                              const std::string& fingerprint) {
+                                                              const std::string& model_hash) {
     BERTH_ASSIGN(text::Tokenizer tokenizer,
                  text::Tokenizer::load(model_folder + "/tokenizer.json"));
     std::optional<serve::BatchFiles> batch;
@@ -217,7 +217,7 @@ Result<std::shared_ptr<Frontend::Prepared>> Frontend::prepare(const Options& opt
         BERTH_ASSIGN(batch, serve::BatchFiles::open(std::move(files)));
     }
     return std::make_shared<Prepared>(std::move(tokenizer), text::ChatTemplate::load(model_folder),
-                                      std::move(batch), digest_of(model_folder, fingerprint));
+                                      std::move(batch), digest_of(model_folder, model_hash));
 }
 
 Result<std::unique_ptr<Frontend>> Frontend::make(const Options& options,

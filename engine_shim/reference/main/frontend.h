@@ -19,9 +19,8 @@ class Frontend {
     // What needs no engine yet: the tokenizer and the chat template of `model_folder`, the batch
     // files. Any thread; waits for the disk.
     struct Prepared;
-    static Result<std::shared_ptr<Prepared>> prepare(const Options& options,
-                                                     const std::string& model_folder,
-                                                     const std::string& fingerprint);
+    static Result<std::shared_ptr<Prepared>>
+    prepare(const Options& options, const std::string& model_folder, const std::string& model_hash);
     // Listens; requests are taken from start() on. An inherited socket is answered from serve() on.
     static Result<std::unique_ptr<Frontend>> make(const Options& options,
                                                   std::shared_ptr<Prepared> prepared,

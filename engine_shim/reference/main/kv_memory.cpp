@@ -3,6 +3,7 @@
 
 #include "base/round.h"
 #include "engine_shim/reference/model/block_moves.h"
+#include "engine_shim/reference/model/canary.h"
 #include "engine_shim/reference/model/runner.h"
 #include "engine_shim/reference/model/torch_device.h"
 
@@ -91,22 +92,22 @@ Status KvMemory::verify() {
     parts_.scheduler.allocator().release(*block);
     if (!made)
         return fail(made.error());
-    if (canary_.digest.empty()) {
-        if (made->tokens.empty())
+    if (canary_.empty()) {
+        if (!is_finite(*made))
             return fail(ErrorCode::kMismatch,
                         fmt::format("the first step's logits are {}: what it was built of, or its "
                                     "weights, compute nothing of use here; verify its weight set",
-                                    made->digest),
+                                    *made),
                         "CanaryNotFinite");
         canary_ = *made;
     }
-    if (made->digest == canary_.digest)
+    if (*made == canary_)
         return {};
     return fail(ErrorCode::kMismatch,
                 fmt::format("the canary step's logits hash to {:.16}, expected {:.16} as at the "
                             "start: weights or memory have changed; evict this instance and verify "
                             "its weight set",
-                            made->digest, canary_.digest),
+                            *made, canary_),
                 "CanaryMismatch");
 }
 

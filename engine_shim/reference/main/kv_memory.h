@@ -3,7 +3,6 @@
 
 #include "cache/memory/device.h"
 #include "engine_shim/protocol/messages.h"
-#include "engine_shim/reference/model/canary.h"
 #include "engine_shim/reference/model/kv_stash.h"
 #include "engine_shim/reference/model/scheduler.h"
 
@@ -35,7 +34,7 @@ class KvMemory {
         uint64_t host_bytes_max = UINT64_MAX; // for saved KV; what does not fit is recomputed
         uint64_t scratch_bytes = 0;           // of the arena's start: what steps are computed in
         // Of what computes the steps, through a block that is free; empty: the runner's.
-        std::function<Result<Canary>(uint32_t block)> canary{};
+        std::function<Result<std::string>(uint32_t block)> canary{};
     };
     explicit KvMemory(Parts parts);
 
@@ -53,7 +52,6 @@ class KvMemory {
     // One step on a fixed token; CanaryMismatch when it is not what it was at the start.
     Status verify();
 
-    const Canary& canary() const { return canary_; }
     bool offloaded() const { return offloaded_; }
     uint64_t grant_bytes() const;
     uint64_t host_bytes() const { return stash_.host_bytes(); }
@@ -85,7 +83,7 @@ class KvMemory {
 
     Parts parts_;
     KvStash stash_;
-    Canary canary_; // at the start
+    std::string canary_;
     bool offloaded_ = false;
     uint32_t not_saved_ = 0;
 };

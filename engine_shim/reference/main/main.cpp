@@ -4,6 +4,7 @@
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "cache/weights/fingerprint.h"
 #include "engine_shim/client/client.h"
 #include "engine_shim/reference/main/assembly.h"
 #include "engine_shim/reference/main/client_host.h"
@@ -141,18 +142,19 @@ Status live(const Options& options, const ClientOptions& connection, Client& cli
     phases.mark("attach");
     std::future<Result<std::shared_ptr<Frontend::Prepared>>> preparing;
     if (options.rank == 0) // the others may be given the same command
-        preparing = std::async(std::launch::async, Frontend::prepare, options, weights.model_path(),
-                               weights.fingerprint());
+        preparing = std::async(
+            std::launch::async, Frontend::prepare, options, weights.model_path(),
+            hash_of_model(weights.manifest().fingerprint_json()).value_or(weights.fingerprint()));
     BERTH_ASSIGN(const auto assembly,
                  Assembly::make(
                      options, client, std::move(weights),
                      [&](const std::string& name, double ms) { phases.note(name, ms); }, crew));
     ClientHost own_host(client);
-    assembly->set_wish([&own_host] { return own_host.must_yield(); });
     if (crew != nullptr && crew->lead() == nullptr) {
         phases.note("ready", process_age_ms());
         return follow_rank0(*assembly, own_host, client);
     }
+    assembly->set_wish([&own_host] { return own_host.must_yield(); });
     if (assembly->weights().canary()) {
         BERTH_ASSIGN(const std::string digest, assembly->canary_digest());
         BERTH_TRY(client.report_canary(assembly->weights(), digest));
@@ -166,6 +168,7 @@ Status live(const Options& options, const ClientOptions& connection, Client& cli
     std::optional<Lead::Calls> calls;
     if (crew != nullptr) {
         assembly->set_wish([&host] { return host.must_yield(); });
+        crew->lead()->loop_begins();
         calls.emplace(
             *crew->lead(), [&host] { host.notify(); },
             [&engine] { engine.request_stop(kEndGrace); });

@@ -64,6 +64,8 @@ Result<std::unique_ptr<Crew>> meet_ranks(const Options& options, const std::stri
 
 Status follow_rank0(Assembly& assembly, EngineHost& host, Client& client) {
     const auto follower = assembly.follower(host);
+    // Before, a gate that stays closed would hold rank 0's start up here for longer than there.
+    follower->on_loop([&] { assembly.set_wish([&host] { return host.must_yield(); }); });
     signalled = follower.get();
     (void)std::signal(SIGTERM, on_signal);
     (void)std::signal(SIGINT, on_signal);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/reference/model/runner.h"
 
+#include "engine_shim/reference/model/canary.h"
 #include "engine_shim/reference/model/sampler.h"
 
 #include <ATen/ATen.h>
@@ -115,7 +116,7 @@ Status ModelRunner::copy_blocks(std::span<const BlockMove> moves) {
     return copied ? Status() : fail(copied.error());
 }
 
-Result<Canary> ModelRunner::canary(uint32_t block, const LayerHook& hook) {
+Result<std::string> ModelRunner::canary(uint32_t block, const LayerHook& hook) {
     LayerHook waits;
     if (hook && ranks_.others != nullptr)
         (void)hook(0);
@@ -127,13 +128,13 @@ Result<Canary> ModelRunner::canary(uint32_t block, const LayerHook& hook) {
     if (ranks_.others != nullptr)
         BERTH_TRY(ranks_.others->canary(block));
     const int32_t token = canary_token(config_.vocab);
-    return guarded([&]() -> Canary {
+    return guarded([&]() -> std::string {
         const ForwardItem item{std::span(&token, 1), 0, std::span(&block, 1), 1, true};
         const at::Tensor logits = forward(config_, weights_, cache_, std::span(&item, 1),
                                           ForwardShape{}, waits, ranks_.group)
                                       .cpu()
                                       .contiguous();
-        return canary_of({logits.data_ptr<float>(), static_cast<size_t>(logits.numel())});
+        return canary_digest({logits.data_ptr<float>(), static_cast<size_t>(logits.numel())});
     });
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "engine_shim/reference/model/block_moves.h"
-#include "engine_shim/reference/model/canary.h"
 #include "engine_shim/reference/model/decoder.h"
 #include "engine_shim/reference/model/rank_work.h"
 #include "engine_shim/reference/model/step_model.h"
@@ -40,7 +39,7 @@ class ModelRunner final : public StepModel {
     // A hash of the logits after one fixed token, computed through `block`: the same for as long as
     // weights, memory and device are what they were. The hook may wait, and is asked once before
     // other ranks are told; what it says is not looked at.
-    Result<Canary> canary(uint32_t block, const LayerHook& hook = {});
+    Result<std::string> canary(uint32_t block, const LayerHook& hook = {});
     // Copies whole blocks within the cache; may still be under way when it returns.
     Status copy_blocks(std::span<const BlockMove> moves);
     const ModelConfig& config() const { return config_; }

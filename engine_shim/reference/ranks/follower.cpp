@@ -210,6 +210,10 @@ Status Follower::obey(const Note& note) {
             front_told_ = false;
         }
         return {};
+    case NoteKind::kLoop:
+        if (loop_begins_)
+            loop_begins_();
+        return {};
     case NoteKind::kDone:
         finish(note);
         return {};

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 
@@ -38,6 +39,8 @@ class Follower final : public RankEars {
 
     // Tells rank 0 that this rank has its part of the model and of the memory.
     void say_ready(uint64_t arena_bytes, uint64_t block_bytes);
+    // What is done as soon as rank 0's loop begins: until then its start's own waits count.
+    void on_loop(std::function<void()> begins) { loop_begins_ = std::move(begins); }
     // Until rank 0 ends the instance, or until a collective fails (the error).
     Status run();
     // Asks rank 0 to end the instance. Safe in a signal handler.
@@ -62,6 +65,7 @@ class Follower final : public RankEars {
     void check_end_asked();
 
     Parts parts_;
+    std::function<void()> loop_begins_;
     const Nanoseconds agree_wait_;
     std::atomic<bool> end_asked_{false};
     std::mutex mutex_; // guards the two below

@@ -68,6 +68,8 @@ class Lead final : public RankWork, public RankEars {
 
     // Whether all have this command; then they are told to carry it out. `missing`: who has not.
     bool agreed(const protocol::Command& command, std::string& missing);
+    // The start is over: from now on every rank's gate holds all of them.
+    void loop_begins() { links_.send_to_others({NoteKind::kLoop, {}, {}}); }
     // Demand is the whole instance's: lower classes give way on every rank's device. Any thread.
     void raise_gate() { links_.send_to_others({NoteKind::kRaise, {}, {}}); }
     void lower_gate() { links_.send_to_others({NoteKind::kLower, {}, {}}); }

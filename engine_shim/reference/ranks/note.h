@@ -34,6 +34,7 @@ enum class NoteKind : uint32_t {
     kRaise,     // demand on this rank's device too
     kLower,
     kLost, // rank; text: why it is gone
+    kLoop, // the start is over
     // To rank 0.
     kHello,    // rank, ranks; text: what must be the same everywhere, then the device
     kReady,    // arena bytes, bytes of a KV block
