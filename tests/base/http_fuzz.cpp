@@ -40,7 +40,7 @@ void exchange(std::string_view bytes) {
     limits.body_bytes_max = 1024;
     limits.header_bytes_max = 1024;
     auto setting = std::make_shared<Connection::Setting>(Connection::Setting{
-        std::make_shared<const Router>(make_router()), limits, Turnstile(context, 8)});
+        std::make_shared<const Router>(make_router()), limits, Turnstile(context, 8), nullptr});
     auto connection =
         std::make_shared<Connection>(std::move(socket), nullptr, setting, RemoteEnd{});
     TaskGroup tasks(context);

@@ -80,11 +80,12 @@ class Busy:
         wait_until("batch makes steps", lambda: self.steps() > before + 20, 30)
 
     def stands(self):
-        # A report may be a second old, and the last turn may still end.
-        time.sleep(2.5)
-        before = self.steps()
-        time.sleep(2.5)
-        assert self.steps() == before
+        # A report may be a second old; a share that is halved again and again has turns yet.
+        def no_step():
+            before = self.steps()
+            time.sleep(2.5)
+            return self.steps() == before
+        wait_until("batch stands", no_step, 60)
 
 
 @pytest.fixture(name="busy")
