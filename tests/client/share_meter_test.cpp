@@ -86,46 +86,50 @@ TEST(SpareTime, OnceItHasComeNearATargetMissesAreFewerThanOneInAHundred) {
     EXPECT_GT(shares / kAnswers, 600U) << "three quarters would just meet the target";
 }
 
-TEST(SpareTime, AnAnswerLateByChanceHalvesItForAShortTimeOnly) {
-    SpareTime spare;
-    const SpareTime::Targets targets{0ms, 40ms};
-    const auto of = [](uint32_t share) {
+// One whose answers take the longer the more of the time others have, near the share at which that
+// is too much for its target.
+struct NearItsTarget {
+    static Nanoseconds pace(uint32_t share) {
         return std::chrono::duration_cast<Nanoseconds>(
             std::chrono::duration<double, std::milli>(10 / (1 - share / 1000.0)));
-    };
-    uint32_t share = 0;
-    for (int n = 0; n < 500; ++n)
-        share = spare.after(targets, 0ms, of(share));
-    const uint32_t before = share;
-    share = spare.after(targets, 0ms, 41ms);
-    EXPECT_EQ(share, before / 2) << "at once";
-    int answers = 0;
-    for (; share < before * 8 / 10 && answers < 1000; ++answers)
-        share = spare.after(targets, 0ms, of(share));
+    }
+    uint32_t answer(uint32_t share) { return spare.after(targets, 0ms, pace(share)); }
+    // So many answers until it gives 8 tenths of what it gave at first; 1000: more.
+    int answers_until_back(uint32_t* share) {
+        int answers = 0;
+        for (; *share < before * 8 / 10 && answers < 1000; ++answers)
+            *share = answer(*share);
+        return answers;
+    }
+
+    SpareTime spare;
+    SpareTime::Targets targets{0ms, 40ms};
+    uint32_t before = [this] {
+        uint32_t share = 0;
+        for (int n = 0; n < 500; ++n)
+            share = answer(share);
+        return share;
+    }();
+};
+
+TEST(SpareTime, AnAnswerLateByChanceHalvesItForAShortTimeOnly) {
+    NearItsTarget one;
+    uint32_t share = one.spare.after(one.targets, 0ms, 41ms);
+    EXPECT_EQ(share, one.before / 2) << "at once";
+    const int answers = one.answers_until_back(&share);
     EXPECT_LT(answers, 40);
     for (int n = 0; n < 2 * answers; ++n)
-        share = spare.after(targets, 0ms, of(share));
-    EXPECT_LT(share, before) << "near to where it was too much it goes on slowly";
+        share = one.answer(share);
+    EXPECT_LT(share, one.before) << "near to where it was too much it goes on slowly";
 }
 
 TEST(SpareTime, AMissThatLastsTakesAllAndDoesNotMakeItForgetWhereTooMuchBegan) {
-    SpareTime spare;
-    const SpareTime::Targets targets{0ms, 40ms};
-    const auto of = [](uint32_t share) {
-        return std::chrono::duration_cast<Nanoseconds>(
-            std::chrono::duration<double, std::milli>(10 / (1 - share / 1000.0)));
-    };
-    uint32_t share = 0;
-    for (int n = 0; n < 500; ++n)
-        share = spare.after(targets, 0ms, of(share));
-    const uint32_t before = share;
+    NearItsTarget one;
+    uint32_t share = one.before;
     for (Clock::time_point now{1h}; now < Clock::time_point(1h + 30s); now += 250ms)
-        share = spare.under_way(targets, 0ms, 50ms, now);
+        share = one.spare.under_way(one.targets, 0ms, 50ms, now);
     EXPECT_EQ(share, 0U);
-    int answers = 0;
-    for (; share < before * 8 / 10 && answers < 1000; ++answers)
-        share = spare.after(targets, 0ms, of(share));
-    EXPECT_LT(answers, 60);
+    EXPECT_LT(one.answers_until_back(&share), 60);
 }
 
 TEST(SpareTime, AMissIsAnsweredBeforeItsAnswerHasEndedAndOnceForOneCause) {

@@ -174,47 +174,46 @@ def test_one_that_leaves_late_finishes_first_and_then_leaves_the_rest(two):
     assert two.ended(two.before) == 0
 
 
+MOST = 1024  # connections of a server
+
+
+@pytest.fixture
+def many_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4 * MOST:
+        pytest.skip(f"this user may open {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
 def test_whoever_finds_it_full_waits_and_idle_connections_make_room(two):
-    most = 1024
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 4 * most:
-        pytest.skip(f"this user may open {hard} descriptors")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        two.kill(two.engine)
-        two.serve_as("one")
-        idle = [Connection(two.address) for _ in range(most)]
-        for client in idle:
-            client.send(request("/v1/models"))
-        assert [client.answer()[0] for client in idle] == [200] * most
-        late = [Connection(two.address) for _ in range(40)]
-        for client in late:
-            client.send(request("/v1/models"))
-        assert [client.answer()[0] for client in late] == [200] * len(late), "none is refused"
-        poll = select.poll()  # select() takes no descriptor beyond 1023
-        for client in idle:
-            poll.register(client.socket, select.POLLIN)
-        gone = {fd for fd, _ in poll.poll(0)}
-        assert len(gone) == len(late), "as many as had to made room"
-        assert not any(client.socket.fileno() in gone for client in idle[most // 2:]), \
-            "the longest idle first"
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    two.kill(two.engine)
+    two.serve_as("one")
+    idle = [Connection(two.address) for _ in range(MOST)]
+    for client in idle:
+        client.send(request("/v1/models"))
+    assert [client.answer()[0] for client in idle] == [200] * MOST
+    late = [Connection(two.address) for _ in range(40)]
+    for client in late:
+        client.send(request("/v1/models"))
+    assert [client.answer()[0] for client in late] == [200] * len(late), "none is refused"
+    poll = select.poll()  # select() takes no descriptor beyond 1023
+    for client in idle:
+        poll.register(client.socket, select.POLLIN)
+    gone = {fd for fd, _ in poll.poll(0)}
+    assert len(gone) == len(late), "as many as had to made room"
+    assert not any(client.socket.fileno() in gone for client in idle[MOST // 2:]), \
+        "the longest idle first"
 
 
+@pytest.mark.usefixtures("many_descriptors")
 def test_those_that_wait_because_it_is_full_wait_for_the_next_one_too(two):
-    most = 1024
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 4 * most:
-        pytest.skip(f"this user may open {hard} descriptors")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        two.kill(two.engine)
-        two.listener.listen(2 * most)
-        waiting = [Connection(two.address) for _ in range(most + 200)]
-        for client in waiting:
-            client.send(request("/v1/models", more="Connection: close\r\n"))
-        two.serve_as("one")
-        assert [client.answer()[0] for client in waiting] == [200] * len(waiting)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    two.kill(two.engine)
+    two.listener.listen(2 * MOST)
+    waiting = [Connection(two.address) for _ in range(MOST + 200)]
+    for client in waiting:
+        client.send(request("/v1/models", more="Connection: close\r\n"))
+    two.serve_as("one")
+    assert [client.answer()[0] for client in waiting] == [200] * len(waiting)

@@ -9,22 +9,17 @@ and undone. Small in ctest; tests/failover/proof.sh makes it 20 rollouts under 1
 
 import json
 import os
-import pathlib
 import time
 
 import pytest
 from crowd import CLIENTS, Crowd, counted, taken_over, undisturbed
 from node_under_test import wait_until
+from test_rollout import mark_of
 from tiny_pair import TinyPair
 
 ROLLOUTS = int(os.environ.get("BERTH_ROLLOUTS", "3"))
 REQUESTS = int(os.environ.get("BERTH_REQUESTS", "100"))
 SUMMARY = os.environ.get("BERTH_ROLLOUTS_SUMMARY")  # a file, for who wants to keep it
-
-
-def mark_of(pid):
-    environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
-    return environment.split(b"MARK=")[1].split(b"\0")[0].decode()
 
 
 def roll(node, number):

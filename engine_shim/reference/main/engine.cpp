@@ -164,7 +164,9 @@ protocol::CommandDone Engine::obey(const protocol::Command& command) {
     done.id = command.id;
     Status status;
     const uint64_t saved_before = saved_bytes();
-    const Places places_before = places();
+    // Nothing else moves a block, and a Pause has no time for looking.
+    const bool may_move = command.kind == protocol::CommandKind::kShrink;
+    const Places places_before = may_move ? places() : Places();
     switch (command.kind) {
     case protocol::CommandKind::kPause:
         status = parts_.memory.fence();
