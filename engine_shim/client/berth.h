@@ -27,7 +27,7 @@
  * change that breaks callers. A program may use a library of the same major and the same or a later
  * minor: check berth_api_version() where the library is loaded at run time.
  */
-#define BERTH_API_VERSION 106
+#define BERTH_API_VERSION 107
 
 #if defined(__GNUC__)
 #define BERTH_EXPORT __attribute__((visibility("default")))

@@ -67,6 +67,11 @@ BERTH_EXPORT void berth_gate_lower(berth_client* client);
  * classes have the turn that the policy leaves them, until berth_notify() or a command at the
  * latest. Returns how long, in microseconds. Since 103. */
 BERTH_EXPORT uint64_t berth_between_steps(berth_client* client, uint64_t step_us);
+/* Before it, of each answer under way: how many tokens it has had after its first, and microseconds
+ * since that. Where the policy shares by targets, no turn is longer than all of these can bear.
+ * Since 107. */
+BERTH_EXPORT void berth_note_progress(berth_client* client, uint64_t later_tokens,
+                                      uint64_t since_first_us);
 
 /* For an engine whose socket berthd holds and passes on (LISTEN_FDS, LISTEN_FDNAMES
  * "berth-listen"). berth_generation(): as which it answers the socket from Ready on; 0: it stands

@@ -105,6 +105,10 @@ void berth_gate_lower(berth_client* client) {
     client->client->lower_gate();
 }
 
+void berth_note_progress(berth_client* client, uint64_t later_tokens, uint64_t since_first_us) {
+    client->client->note_progress(later_tokens, std::chrono::microseconds(since_first_us));
+}
+
 uint64_t berth_between_steps(berth_client* client, uint64_t step_us) {
     uint64_t slept_us = 0;
     (void)guarded([&]() -> Status {

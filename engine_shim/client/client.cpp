@@ -203,7 +203,9 @@ void Client::lower_gate() {
 
 Nanoseconds Client::between_steps(Nanoseconds step) {
     TurnBook& turns = state_->turns;
-    const Nanoseconds turn = turns.after(step, state_->gate.share_to_give());
+    Nanoseconds turn = turns.after(step, state_->gate.share_to_give());
+    if (const Nanoseconds most = state_->slack.after(step); state_->gate.spares_by_targets())
+        turn = std::min(turn, most);
     if (turn.count() == 0)
         return turn;
     if (!state_->gate.begin_turn()) {
@@ -216,6 +218,11 @@ Nanoseconds Client::between_steps(Nanoseconds step) {
     const Nanoseconds slept = std::chrono::steady_clock::now() - begin;
     turns.given(slept);
     return slept;
+}
+
+void Client::note_progress(uint64_t later, Nanoseconds since_first) {
+    if (const protocol::Welcome* now = state_->welcome.load(); now != nullptr)
+        state_->slack.answer(std::chrono::microseconds(now->slo_tpot_us), later, since_first);
 }
 
 void Client::step_begins() {

@@ -152,6 +152,9 @@ class Client {
     // turn. Returns how long it slept. Engines that never call this are shared by the others'
     // clocks, step beside step.
     Nanoseconds between_steps(Nanoseconds step);
+    // Before it, of each answer under way: how many tokens it has had after its first, and the time
+    // since that. Where latency targets decide, no turn then is longer than all of these can bear.
+    void note_progress(uint64_t later, Nanoseconds since_first);
 
     // For an engine that inherited its socket (base/inherited.h): it has accepted nothing and
     // waits for Serve, before it says Ready; or it answers the socket from now on, as this

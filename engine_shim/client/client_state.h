@@ -8,6 +8,7 @@
 #include "engine_shim/client/held_memory.h"
 #include "engine_shim/client/link.h"
 #include "engine_shim/client/share_meter.h"
+#include "engine_shim/client/turn_slack.h"
 
 #include <mutex>
 
@@ -64,6 +65,7 @@ struct Client::State final : LinkListener {
     GateSide gate;
     ShareMeter meter; // of a closed gate: the engine's thread
     TurnBook turns;   // of one that raises: the engine's thread
+    TurnSlack slack;  // the same
     std::mutex spare_mutex;
     SpareTime spare;
     CommandQueue commands;

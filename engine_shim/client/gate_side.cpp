@@ -98,6 +98,11 @@ uint32_t GateSide::share_to_give() const {
     return demand_ == 0 ? 0 : raiser_.share_to_give();
 }
 
+bool GateSide::spares_by_targets() const {
+    std::lock_guard lock(mutex_);
+    return raiser_.spares_by_targets();
+}
+
 bool GateSide::begin_turn() {
     std::lock_guard lock(mutex_);
     return raiser_.begin_turn();

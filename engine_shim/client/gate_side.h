@@ -29,6 +29,7 @@ class GateSide {
     // Of the time while this side has demand; lowered by how much it leaves idle (BusyTime).
     void set_spare(uint32_t thousandths);
     uint32_t share_to_give() const; // 0 also without demand
+    bool spares_by_targets() const; // that is what was set here
     bool begin_turn();              // see GateRaiser
     void end_turn();
 

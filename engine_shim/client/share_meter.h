@@ -91,7 +91,7 @@ class BusyTime {
     static constexpr double kSeconds = 5; // over about so many
     // Parts of the time with demand: from the one on others get a share, from the other on all of
     // it.
-    static constexpr double kLow = 0.5, kHigh = 0.7;
+    static constexpr double kLow = 0.25, kHigh = 0.5;
 
     void set(bool busy, Clock::time_point now) {
         settle(now);

@@ -256,6 +256,10 @@ uint32_t GateRaiser::share_to_give() const {
     return share == kShareBySlo ? page_->slots[slot_].spare.load() : std::min(share, kShareMax);
 }
 
+bool GateRaiser::spares_by_targets() const {
+    return page_ != nullptr && page_->share.load() == kShareBySlo;
+}
+
 bool GateRaiser::begin_turn() {
     if (page_ == nullptr)
         return false;

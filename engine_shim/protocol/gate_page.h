@@ -85,6 +85,7 @@ class GateRaiser {
     void set_spare(uint32_t thousandths); // 0 until it is first said
     // What of the time is to be given to lower classes while this raiser has demand, thousandths.
     uint32_t share_to_give() const;
+    bool spares_by_targets() const; // that is what set_spare() said: kShareBySlo
     // Lets those through who wait at the gate, and returns whether anybody did; if nobody did the
     // turn is over already. Whoever has called this once gives all turns itself.
     bool begin_turn();

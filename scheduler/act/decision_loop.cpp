@@ -58,6 +58,17 @@ bool ends_with_the_machine(const node::Action& action) {
     return command != nullptr && command->kind == node::CommandKind::kServe;
 }
 
+// What outlives the machine, or is no engine's: its record is on disk first. An engine's state and
+// what it is told are over with it, so that online waits for no disk before batch is told to yield.
+// (Whoever has asked for it is told so once the request is on disk: AdminApi::recorded().)
+bool wants_disk(const node::Action& action) {
+    if (std::holds_alternative<node::PersistInstance>(action) ||
+        std::holds_alternative<node::PersistOperation>(action) ||
+        std::holds_alternative<node::SendCommand>(action))
+        return false;
+    return is_record(action) || reaches_out(action);
+}
+
 // "StartProcess", "SendCommand Pause": kinds, for the names of fault points.
 std::string kind_of(const node::Action& action) {
     const std::string words = node::describe(action);
@@ -147,14 +158,16 @@ void DecisionLoop::decide(const node::Event& event) {
     std::vector<StoreWrite> batch;
     bool intent = false;
     bool outward = false;
-    bool on_disk = !ends_with_the_machine(event);
+    bool ends = ends_with_the_machine(event);
+    bool on_disk = false;
     for (const node::Action& action : step->actions) {
         log::debug("action: {}", node::describe(action));
         if (auto row = actor_.record_of(action))
             batch.push_back(std::move(*row));
         intent = intent || is_intent(action);
         outward = outward || reaches_out(action);
-        on_disk = on_disk && !ends_with_the_machine(action);
+        ends = ends || ends_with_the_machine(action);
+        on_disk = on_disk || wants_disk(action);
     }
     const bool waits = intent || (outward && !batch.empty());
     step->ready = !waits;
@@ -164,7 +177,7 @@ void DecisionLoop::decide(const node::Event& event) {
     if (batch.empty())
         return;
     // The completion runs on the store's thread: back to this one before anything is touched.
-    store_.post(std::move(batch), intent && on_disk ? Durability::kIntent : Durability::kRecord,
+    store_.post(std::move(batch), intent && on_disk && !ends ? Durability::kIntent : Durability::kRecord,
                 [this, waiting, alive = std::weak_ptr(alive_), &context = context_](Status status) {
                     boost::asio::post(context, [this, waiting, alive, status]() {
                         if (!alive.expired())

@@ -86,8 +86,10 @@ void print_operation(const Session& session, const json::object& operation) {
             print(table.text(false));
 }
 
-void pause_between_looks(milliseconds duration) {
-    (void)::poll(nullptr, 0, static_cast<int>(duration.count()));
+void pause_between_looks(std::chrono::microseconds duration) {
+    const timespec span{.tv_sec = duration.count() / 1'000'000,
+                        .tv_nsec = duration.count() % 1'000'000 * 1000};
+    (void)::ppoll(nullptr, 0, &span, nullptr);
 }
 
 Result<json::object> begin(const AdminClient& client, const std::string& target,

@@ -7,6 +7,6 @@ namespace berth::cli {
 
 // A pause between two looks at what tells nobody when it changes (a daemon that is coming back, a
 // counter). Signals may end it early.
-void pause_between_looks(std::chrono::milliseconds duration);
+void pause_between_looks(std::chrono::microseconds duration);
 
 } // namespace berth::cli

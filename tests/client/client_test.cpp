@@ -579,6 +579,45 @@ TEST_F(ClientTest, WhatIsLateTakesFromOthersBeforeAnyAnswerHasEnded) {
     }
 }
 
+TEST_F(ClientTest, ATurnByTargetsIsNoLongerThanWhatAnAnswerUnderWayCanBear) {
+    protocol::Welcome welcome;
+    welcome.class_value = 1000;
+    welcome.raises_gate = true;
+    welcome.gate_slot = 2;
+    welcome.slo_ttft_us = 1'000'000;
+    welcome.slo_tpot_us = 1'000'000;
+    connect(welcome);
+    must(set_gate_share(daemon_.gate(), kShareBySlo));
+    auto batch = must(GateWatcher::open(daemon_.gate().read_only, 0));
+    client_->raise_gate();
+    wait_until([&] {
+        client_->note_latency(20ms, 10ms);
+        return batch.share() > 500;
+    });
+    EXPECT_EQ(client_->between_steps(1s).count(), 0) << "nobody waits";
+    // Somebody waits all along, as a batch engine does between its turns.
+    std::atomic<bool> over{false};
+    auto waiting = std::async(std::launch::async, [&] {
+        while (!over)
+            batch.wait(1ms);
+    });
+    const auto slept = [&](uint64_t later, Nanoseconds since_first) {
+        Nanoseconds longest{0};
+        for (int n = 0; n < 50; ++n) {
+            client_->note_progress(later, since_first);
+            longest = std::max(longest, client_->between_steps(10ms));
+            ::poll(nullptr, 0, 2); // it is asleep again
+        }
+        return longest;
+    };
+    EXPECT_GT(slept(9, 1s).count(), 0) << "of 8 s 7 are left";
+    EXPECT_EQ(slept(0, 799ms).count(), 0) << "1 ms is left of 0.8 s";
+    must(set_gate_share(daemon_.gate(), 500));
+    EXPECT_GT(slept(0, 799ms).count(), 0) << "a percentage asks for no targets";
+    over = true;
+    waiting.get();
+}
+
 TEST_F(ClientTest, WhatIsComputedBesideTheLoopWaitsAtAClosedGateForAWhile) {
     protocol::Welcome welcome;
     welcome.class_value = 10;

@@ -2,6 +2,7 @@
 // Goal: through a closed gate an engine runs for its share of the time, however far apart its looks
 // are; and what online can spare follows its latencies. Method: a clock that the test moves.
 #include "engine_shim/client/share_meter.h"
+#include "engine_shim/client/turn_slack.h"
 
 #include <gtest/gtest.h>
 
@@ -206,7 +207,7 @@ TEST(TurnBook, ATurnThatEndedEarlyIsOwedAndOneThatNobodyWantedIsNot) {
 
 TEST(BusyTime, OthersNeedAShareOnlyWhereLittleOfTheTimeIsIdle) {
     for (const auto& [busy_ms, need] :
-         std::map<int, double>{{20, 0}, {50, 0}, {60, 0.5}, {80, 1}}) {
+         std::map<int, double>{{10, 0}, {25, 0}, {37, 0.5}, {50, 1}, {80, 1}}) {
         BusyTime busy;
         BusyTime::Clock::time_point now{1h};
         for (int n = 0; n < 400; ++n) {
@@ -217,6 +218,68 @@ TEST(BusyTime, OthersNeedAShareOnlyWhereLittleOfTheTimeIsIdle) {
         }
         EXPECT_NEAR(busy.need(now), need, 0.06) << busy_ms << " % busy";
     }
+}
+
+TEST(TurnSlack, ATurnIsNoLongerThanWhatTheTightestAnswerCanBear) {
+    TurnSlack slack;
+    EXPECT_GT(slack.after(5ms), 1h) << "nobody is to be spared";
+    slack.answer(50ms, 0, 0ms); // 40 ms for its next token, less a step
+    EXPECT_EQ(slack.after(5ms), 35ms);
+    slack.answer(50ms, 9, 100ms); // of 400 ms, 300 are left
+    EXPECT_EQ(slack.after(5ms), 295ms);
+    slack.answer(50ms, 9, 100ms);
+    slack.answer(50ms, 9, 380ms);
+    EXPECT_EQ(slack.after(5ms), 15ms);
+    slack.answer(50ms, 9, 394ms);
+    EXPECT_EQ(slack.after(5ms), 0ms) << "too short to be worth it";
+    slack.answer(50ms, 9, 1s);
+    EXPECT_EQ(slack.after(5ms), 0ms) << "it is late, and can make it good";
+    slack.answer(50ms, 9, 1h);
+    EXPECT_GT(slack.after(5ms), 1h) << "turns have not made it so late, nor would their end help";
+    slack.answer(0ms, 9, 1h);
+    EXPECT_GT(slack.after(5ms), 1h) << "without a target";
+}
+
+TEST(TurnSlack, AStepWithAPromptInItIsAllowedForForAWhile) {
+    TurnSlack slack;
+    slack.answer(50ms, 0, 0ms);
+    EXPECT_EQ(slack.after(20ms), 20ms);
+    slack.answer(50ms, 0, 0ms);
+    EXPECT_EQ(slack.after(5ms), 21ms) << "it may come again";
+    for (int n = 0; n < 60; ++n)
+        slack.after(5ms);
+    slack.answer(50ms, 0, 0ms);
+    EXPECT_EQ(slack.after(5ms), 35ms);
+    slack.answer(50ms, 0, 0ms);
+    EXPECT_EQ(slack.after(10s), 15ms) << "it takes half of the time for a token at most";
+}
+
+// An engine of steps of 5 ms and prompts of 15 ms now and then, with a target of 28 ms: every
+// answer keeps it, and others have most of the time.
+TEST(TurnSlack, AnswersOfAnyLengthKeepTheirTargetThoughOthersHaveMostOfTheTime) {
+    constexpr Nanoseconds kTarget = 28ms, kStep = 5ms, kPrompt = 10ms;
+    TurnSlack slack;
+    TurnBook book;
+    Nanoseconds now{0}, given{0}, began{0};
+    uint32_t later = 0, length = 1, kept = 0, answers = 0;
+    for (uint32_t n = 1; n < 20'000; ++n) {
+        const Nanoseconds step = kStep + (n % 7 == 0 ? kPrompt : Nanoseconds(0));
+        now += step;
+        if (++later == length) {
+            ++answers;
+            kept += now - began <= kTarget * later ? 1 : 0;
+            length = 1 + n % 40;
+            later = 0;
+            began = now;
+        }
+        slack.answer(kTarget, later, now - began);
+        const Nanoseconds turn = std::min(book.after(step, 900), slack.after(step));
+        book.given(turn);
+        given += turn;
+        now += turn;
+    }
+    EXPECT_EQ(kept, answers);
+    EXPECT_GT(static_cast<double>(given.count()) / static_cast<double>(now.count()), 0.6);
 }
 
 } // namespace

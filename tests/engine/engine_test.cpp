@@ -169,6 +169,18 @@ TEST(Engine, OthersMayHaveTheirTurnAfterEachTokenButNotBeforeTheFirst) {
     EXPECT_EQ(engine.host.steps_told, kTokens - 1);
 }
 
+TEST(Engine, BeforeATurnEachAnswerUnderWayTellsHowFarItIs) {
+    RunningEngine engine;
+    engine.submit(test_request(5));
+    EXPECT_TRUE(engine.host.await_tokens(kTokens));
+    engine.stop();
+    ASSERT_EQ(engine.host.progress.size(), kTokens - 1);
+    for (uint64_t n = 0; n < engine.host.progress.size(); ++n) {
+        EXPECT_EQ(engine.host.progress[n].first, n) << "tokens after its first";
+        EXPECT_GE(engine.host.progress[n].second.count(), n == 0 ? 0 : 1);
+    }
+}
+
 TEST(Engine, StopEndsRequestsAsCancelledNotAsAnswered) {
     RunningEngine engine(/*drain=*/false);
     engine.submit(4);

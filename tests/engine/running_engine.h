@@ -38,6 +38,10 @@ class FakeHost final : public CommandHost {
     }
     void raise_gate() override { ++raised; }
     void lower_gate() override { --raised; }
+    void note_progress(uint64_t later, Nanoseconds since_first) override {
+        const std::lock_guard lock(mutex_);
+        progress.emplace_back(later, since_first);
+    }
     void between_steps(Nanoseconds step) override {
         const std::lock_guard lock(mutex_);
         steps_told += step.count() > 0 ? 1 : 0;
@@ -108,6 +112,7 @@ class FakeHost final : public CommandHost {
 
     int yields = 0;
     uint64_t steps_told = 0;
+    std::vector<std::pair<uint64_t, Nanoseconds>> progress; // of answers, as they were told
     std::atomic<int> raised{0};
     std::atomic<uint64_t> steps_begun{0}, steps_ended{0}, serving{0};
     std::atomic<int64_t> awaited{0};

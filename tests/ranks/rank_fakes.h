@@ -54,6 +54,7 @@ class PlayedHost final : public CommandHost {
     }
     void raise_gate() override { ++demand; }
     void lower_gate() override { --demand; }
+    void note_progress(uint64_t, Nanoseconds) override {}
     void between_steps(Nanoseconds) override {}
     void step_begins() override { steps = true; }
     void step_ends() override { steps = false; }

@@ -32,11 +32,12 @@ class Serving:
 
     def both(self):
         """The one that answers and one that stands by, None for who is not there; and, by pid, for
-        how many seconds each has been seen."""
+        how many seconds each has been seen as that."""
         found = self.active(), self.standby()
         seen = self.__dict__.setdefault("seen", {})
         now = time.monotonic()
-        return found, {one["pid"]: now - seen.setdefault(one["pid"], now) for one in found if one}
+        return found, {one["pid"]: now - seen.setdefault((one["pid"], one["substate"]), now)
+                       for one in found if one}
 
 
 class ServingPair(Serving, Node):

@@ -163,6 +163,7 @@ static int answer(struct engine* engine, char* reply, size_t size) {
     const uint64_t sum = sum_of_weights(engine->weights);
     const int whole = kv_is_whole(engine);
     berth_step_ends(engine->client);
+    berth_note_progress(engine->client, 0, now_us() - began);
     berth_between_steps(engine->client, now_us() - began);
     berth_gate_lower(engine->client);
     engine->counters.requests_done++;

@@ -29,6 +29,9 @@ class ClientHost final : public EngineHost {
     }
     void raise_gate() override { client_.raise_gate(); }
     void lower_gate() override { client_.lower_gate(); }
+    void note_progress(uint64_t later, Nanoseconds since_first) override {
+        client_.note_progress(later, since_first);
+    }
     void between_steps(Nanoseconds step) override { (void)client_.between_steps(step); }
     void step_begins() override { client_.step_begins(); }
     void step_ends() override { client_.step_ends(); }

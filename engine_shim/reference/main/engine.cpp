@@ -279,8 +279,12 @@ void Engine::give_turn(Nanoseconds step) {
     stepped_ += step;
     if (parts_.scheduler.idle()) // the gate is open
         stepped_ = Nanoseconds(0);
-    else if (!parts_.scheduler.owes_first_token())
+    else if (!parts_.scheduler.owes_first_token()) {
+        const auto now = Clock::now();
+        for (const Sequence& answer : parts_.scheduler.running())
+            parts_.host.note_progress(answer.generated() - answer.first, now - answer.first_at);
         parts_.host.between_steps(std::exchange(stepped_, Nanoseconds(0)));
+    }
 }
 
 // A failed step has ended its requests. Whether the device still computes is found by the canary.

@@ -32,6 +32,7 @@ class EngineHost {
     virtual bool yield_here() = 0;
     virtual void raise_gate() = 0;
     virtual void lower_gate() = 0;
+    virtual void note_progress(uint64_t later, Nanoseconds since_first) = 0;
     virtual void between_steps(Nanoseconds step) = 0;
     virtual void step_begins() = 0;
     virtual void step_ends() = 0;

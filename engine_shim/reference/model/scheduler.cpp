@@ -289,6 +289,10 @@ void Scheduler::take(const Part& part, const SampledToken* sampled) {
     for (const auto& [token, logprob] : sampled->top)
         event.top_logprobs.push_back({token, logprob});
     sequence.tokens.push_back(sampled->token);
+    if (sequence.first == 0) {
+        sequence.first = sequence.generated();
+        sequence.first_at = std::chrono::steady_clock::now();
+    }
     sequence.request.is_suspect = false;
     ++counts_.generated_tokens;
     if (is_stop(sequence, sampled->token))

@@ -8,6 +8,7 @@
 #include "engine_shim/reference/model/step_model.h"
 #include "engine_shim/reference/serve/engine_api.h"
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -40,6 +41,8 @@ struct Sequence {
     std::unique_ptr<SavedKv> saved; // while it waits: what its blocks held
     uint32_t computed = 0;
     uint64_t order = 0; // of arrival
+    uint32_t first = 0; // generated() once this engine had given its first token
+    std::chrono::steady_clock::time_point first_at;
     bool is_computed = false;
     std::vector<BlockAllocator::Key> keys; // of its first blocks: each stands for all up to it
 

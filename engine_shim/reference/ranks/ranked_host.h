@@ -40,6 +40,9 @@ class RankedHost final : public EngineHost {
         host_.lower_gate();
         lead_.lower_gate();
     }
+    void note_progress(uint64_t later, Nanoseconds since_first) override {
+        host_.note_progress(later, since_first);
+    }
     void between_steps(Nanoseconds step) override { host_.between_steps(step); }
     void step_begins() override { host_.step_begins(); }
     void step_ends() override { host_.step_ends(); }

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <ctime>
 #include <poll.h>
@@ -19,7 +20,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Looks come close together at first, and no farther apart than a twentieth of what has gone: so
+// much later than it was is what one waits for seen.
+constexpr std::chrono::microseconds kLookFirst{200};
 constexpr milliseconds kLookEvery{5};
+
+std::chrono::microseconds until_next_look(Clock::time_point since) {
+    const auto gone = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - since);
+    return std::clamp<std::chrono::microseconds>(gone / 20, kLookFirst, kLookEvery);
+}
 constexpr std::chrono::seconds kRunningMax{300};
 
 } // namespace
@@ -67,7 +76,7 @@ Result<std::optional<double>> until_token(const AdminClient& client, const std::
             return std::optional(milliseconds_since(since));
         if (text_at(now, "state") == "Succeeded" || text_at(now, "state") == "Failed")
             break;
-        pause_between_looks(kLookEvery);
+        pause_between_looks(until_next_look(since));
     }
     return std::optional<double>();
 }
@@ -89,7 +98,7 @@ Result<double> until_running(const AdminClient& client, const std::string& name,
             return fail(ErrorCode::kDeadlineExceeded,
                         fmt::format("instance '{}' is still {} after {} s", name, state,
                                     kRunningMax.count()));
-        pause_between_looks(kLookEvery);
+        pause_between_looks(until_next_look(since));
     }
 }
 

@@ -24,8 +24,8 @@ Result<Finished> run_to_end(const AdminClient& client, const std::string& target
                             const json::object& body);
 
 // Milliseconds from `since` until tokensDone is above `before` (of the same process), or below it
-// and not zero (a new process). Instances report about once a second, and it is seen then. Nothing
-// when no token comes within `limit`.
+// and not zero (a new process). Instances report their first token after a change at once, others
+// about once a second. Nothing when no token comes within `limit`.
 Result<std::optional<double>> until_token(const AdminClient& client, const std::string& name,
                                           uint64_t before,
                                           std::chrono::steady_clock::time_point since,

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <random>
 
 namespace berth::cli::bench {
 
@@ -20,6 +21,9 @@ constexpr std::chrono::seconds kTokenMax{20};
 // An engine reports right behind its answer to a command.
 constexpr std::chrono::milliseconds kLastReport{20};
 constexpr int kLastReports = 50;
+// Before each round, at most: a preemption comes at any moment of a step, not right behind the token
+// that the round before has waited for.
+constexpr int kMomentMaxUs = 20'000;
 
 struct Cycles {
     std::vector<double> preempt, resume, token, save_rate;
@@ -29,6 +33,7 @@ struct Cycles {
     std::string no_floor; // why the memory floor could not be measured
     uint64_t bytes_freed = 0, bytes_saved = 0, bytes_moved = 0; // the most of a round
     uint64_t rounds_with_bytes_back = 0;
+    std::mt19937 moments; // by its own seed: the same in each run
 };
 
 void add_phases(const json::object& operation, std::map<std::string, std::vector<double>>& phases) {
@@ -96,6 +101,8 @@ Status one_cycle(const AdminClient& client, const Options& options, Cycles& cycl
                                 options.instance, text_at(before, "state")),
                     "NotRunning");
     cycles.device = text_at(before, "device");
+    pause_between_looks(std::chrono::microseconds(
+        std::uniform_int_distribution<int>(0, kMomentMaxUs)(cycles.moments)));
     BERTH_ASSIGN(uint64_t free_before, free_bytes(client, cycles.device));
     BERTH_ASSIGN(Finished stopped, run_to_end(client, target + ":preempt",
                                               {{"mode", options.mode}, {"reason", "berth bench"}}));
@@ -120,8 +127,10 @@ Status one_cycle(const AdminClient& client, const Options& options, Cycles& cycl
     add_phases(back.operation, cycles.resume_phases);
     // Without work there is no token to wait for.
     if (tokens_done(parked) > 0) {
+        // A new process counts from zero.
+        const uint64_t done = options.mode == "Evict" ? 0 : tokens_done(parked);
         BERTH_ASSIGN(std::optional<double> token,
-                     until_token(client, options.instance, tokens_done(parked), began, kTokenMax));
+                     until_token(client, options.instance, done, began, kTokenMax));
         if (token)
             cycles.token.push_back(*token);
     }
