@@ -16,7 +16,7 @@ namespace berth {
 // of late, since one with somebody's prompt in it may come before its next token. One thread.
 class TurnSlack {
   public:
-    static constexpr double kUsed = 0.8;    // of the target: what turns may bring an answer to
+    static constexpr double kUsed = 0.8;     // of the target: what turns may bring an answer to
     static constexpr double kForgets = 0.95; // of the longest step, each step
     // What is so many tokens behind was not made so by turns, and holds none back.
     static constexpr double kGivenUp = 16;
@@ -29,8 +29,8 @@ class TurnSlack {
             return;
         target_ = target;
         const double usable = kUsed * static_cast<double>(target.count());
-        const double left = usable * static_cast<double>(later + 1) -
-                            static_cast<double>(since_first.count());
+        const double left =
+            usable * static_cast<double>(later + 1) - static_cast<double>(since_first.count());
         if (left > -kGivenUp * usable)
             least_ = std::min(least_, static_cast<int64_t>(std::clamp(left, 0.0, 1e15)));
     }

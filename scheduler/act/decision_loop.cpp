@@ -34,12 +34,13 @@ bool is_intent(const node::Action& action) {
 }
 
 // What others can see: it comes after its record, also where a record alone would not be waited
-// for. (ConfirmBytes, InspectProcess look and change nothing.)
+// for. (NoteRequests, ConfirmBytes, InspectProcess look and change nothing.)
 bool reaches_out(const node::Action& action) {
     return !is_record(action) && !std::holds_alternative<node::EmitEvent>(action) &&
            !std::holds_alternative<node::Decision>(action) &&
            !std::holds_alternative<node::ArmTimer>(action) &&
            !std::holds_alternative<node::CancelTimer>(action) &&
+           !std::holds_alternative<node::NoteRequests>(action) &&
            !std::holds_alternative<node::ConfirmBytes>(action) &&
            !std::holds_alternative<node::InspectProcess>(action);
 }
@@ -177,7 +178,8 @@ void DecisionLoop::decide(const node::Event& event) {
     if (batch.empty())
         return;
     // The completion runs on the store's thread: back to this one before anything is touched.
-    store_.post(std::move(batch), intent && on_disk && !ends ? Durability::kIntent : Durability::kRecord,
+    store_.post(std::move(batch),
+                intent && on_disk && !ends ? Durability::kIntent : Durability::kRecord,
                 [this, waiting, alive = std::weak_ptr(alive_), &context = context_](Status status) {
                     boost::asio::post(context, [this, waiting, alive, status]() {
                         if (!alive.expired())

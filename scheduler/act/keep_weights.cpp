@@ -136,12 +136,20 @@ void NodeActor::keep_service(std::string key, std::string meta, std::vector<Uniq
         keeper_.put(key, std::move(meta), std::move(fds), then);
 }
 
+void NodeActor::note_requests(const node::NoteRequests& note) {
+    const auto found = context_.state().instances.find(note.instance);
+    if (found != context_.state().instances.end())
+        services_.note_requests(found->second.spec);
+}
+
 void NodeActor::forget_requests(const node::ForgetRequests& forget) {
     const auto found = context_.state().instances.find(forget.instance);
     if (found == context_.state().instances.end())
         return;
     if (forget.drop)
         services_.drop_journal(found->second.spec);
+    else if (forget.noted)
+        services_.forget_noted(found->second.spec);
     else
         services_.forget_requests(found->second.spec);
 }

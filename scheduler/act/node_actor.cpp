@@ -224,6 +224,7 @@ struct NodeActor::ByKind {
     void operator()(const node::SendCommand& command) const {
         actor.send_command(command, recorded);
     }
+    void operator()(const node::NoteRequests& note) const { actor.note_requests(note); }
     void operator()(const node::ForgetRequests& forget) const { actor.forget_requests(forget); }
     void operator()(const node::TellRules&) const {
         actor.follow_services();

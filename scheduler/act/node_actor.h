@@ -88,6 +88,7 @@ class NodeActor final : public DecisionLoop::Actor {
                    const node::InstanceName& rank_name);
     void withdraw(const node::InstanceName& instance);
     void keep_service(std::string key, std::string meta, std::vector<UniqueFd> fds);
+    void note_requests(const node::NoteRequests& note);
     void forget_requests(const node::ForgetRequests& forget);
     bool lives_there(const std::string& instance) const;
     void follow_sharing();

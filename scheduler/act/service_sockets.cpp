@@ -44,10 +44,26 @@ Status open_journal(ServiceSockets& sockets) {
     return {};
 }
 
-Result<size_t> end_parked(const ServiceSockets& sockets) {
+Result<http::Parking> parking_of(const ServiceSockets& sockets) {
     BERTH_ASSIGN(UniqueFd in, sockets.parked_in.duplicate());
     BERTH_ASSIGN(UniqueFd out, sockets.parked_out.duplicate());
-    return http::Parking(std::move(in), std::move(out)).clear();
+    return http::Parking(std::move(in), std::move(out));
+}
+
+Result<size_t> end_parked(const ServiceSockets& sockets) {
+    BERTH_ASSIGN(http::Parking parking, parking_of(sockets));
+    return parking.clear();
+}
+
+Result<std::set<http::RequestInFlight>> in_flight(const ServiceSockets& sockets) {
+    BERTH_ASSIGN(http::Parking parking, parking_of(sockets));
+    return http::requests_in_flight(sockets.journal.get(), parking);
+}
+
+Result<size_t> end_these(const ServiceSockets& sockets,
+                         const std::set<http::RequestInFlight>& requests) {
+    BERTH_ASSIGN(http::Parking parking, parking_of(sockets));
+    return http::end_requests(sockets.journal.get(), parking, requests);
 }
 
 Result<ServiceBook::Shared> sockets_of(std::string listen, std::vector<UniqueFd> fds) {
@@ -129,6 +145,7 @@ void ServiceBook::follow(
         if (one.second->listen.starts_with("unix:"))
             (void)remove_socket(one.second->listen.substr(5));
         keep_(std::string(kKeyPrefix) + one.first, {}, {});
+        noted_.erase(one.first);
         return true;
     });
 }
@@ -179,7 +196,36 @@ void ServiceBook::keep(const std::string& owner, const ServiceSockets& sockets) 
     keep_(std::string(kKeyPrefix) + owner, json::serialize(meta), std::move(*copies));
 }
 
-void ServiceBook::forget_requests(const policies::InstanceSpec& spec) const {
+void ServiceBook::note_requests(const policies::InstanceSpec& spec) {
+    const Shared known = find(spec);
+    if (known == nullptr || !known->journal)
+        return;
+    auto found = in_flight(*known);
+    if (found)
+        noted_[owner_of(spec)] = std::move(*found);
+    else
+        noted_.erase(owner_of(spec));
+}
+
+void ServiceBook::forget_noted(const policies::InstanceSpec& spec) {
+    const Shared known = find(spec);
+    const auto noted = noted_.extract(owner_of(spec));
+    if (known == nullptr || !known->journal)
+        return;
+    const Result<size_t> ended =
+        noted ? end_these(*known, noted.mapped())
+              : Result<size_t>(fail(ErrorCode::kFailedPrecondition, "nobody has noted any"));
+    if (!ended) {
+        log::warn("which requests of {} are to be forgotten is not known ({}): all are",
+                  owner_of(spec), ended.error().message);
+        return forget_requests(spec);
+    }
+    log::warn("requests forgotten instance={} connections={}, others go on", owner_of(spec),
+              *ended);
+}
+
+void ServiceBook::forget_requests(const policies::InstanceSpec& spec) {
+    noted_.erase(owner_of(spec));
     const Shared known = find(spec);
     if (known == nullptr || !known->journal)
         return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/http/in_flight.h"
 #include "base/process.h"
 #include "base/unique_fd.h"
 #include "cache/keep/descriptor_store.h"
@@ -10,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,7 +58,11 @@ class ServiceBook {
     void take_back(const policies::InstanceSpec& spec, std::vector<UniqueFd> fds);
     // Nobody will go on with what is in the journal: its memory is given back, all of it zero, and
     // the connections that are kept end. Only while nobody answers.
-    void forget_requests(const policies::InstanceSpec& spec) const;
+    void forget_requests(const policies::InstanceSpec& spec);
+    // The same, of those requests alone that were in flight when note_requests() was last called;
+    // where that is not known, of all.
+    void forget_noted(const policies::InstanceSpec& spec);
+    void note_requests(const policies::InstanceSpec& spec);
     // The same, and there is no journal from then on.
     void drop_journal(const policies::InstanceSpec& spec);
     // To a new keeper.
@@ -67,7 +73,8 @@ class ServiceBook {
     void keep(const std::string& owner, const ServiceSockets& sockets) const;
 
     Keep keep_;
-    std::map<std::string, Shared> services_; // by owner
+    std::map<std::string, Shared> services_;                       // by owner
+    std::map<std::string, std::set<http::RequestInFlight>> noted_; // by owner
 };
 
 } // namespace berth

@@ -118,11 +118,15 @@ struct SendCommand { // -> CommandDone (or SessionClosed)
     uint64_t generation = 0;            // of Serve
     HandOver hand_over = HandOver::kNo; // of Stop
 };
-// Nobody goes on with what is in flight at the instance's socket: its connections end. `drop`: nor
-// is there to be a journal any more.
+// What is in flight at the instance's socket now is what a later ForgetRequests may speak of.
+struct NoteRequests {
+    InstanceName instance;
+};
+// Nobody goes on with what is in flight at the instance's socket: its connections end.
 struct ForgetRequests {
     InstanceName instance;
-    bool drop = false;
+    bool noted = false; // those alone that were in flight at the last NoteRequests already
+    bool drop = false;  // nor is there to be a journal any more
 };
 // The documents are others: tell the gates, and the engines that are connected, what concerns them.
 struct TellRules {};
@@ -199,8 +203,8 @@ using Action =
     std::variant<StartLoad, StartCopy, GoLoad, RefuseLoad, KillLoad, KeepWeights, DropWeights,
                  TidyImages, LoadFinished, PublicationAnswered, StartProcess, TerminateProcess,
                  StopProcess, ContinueProcess, KillProcess, InspectProcess, SendCommand,
-                 ForgetRequests, TellRules, ConfirmBytes, ArmTimer, CancelTimer, PersistInstance,
-                 ForgetInstance, PersistWeights, PersistDevice, PersistOperation, PersistRollout,
-                 ForgetRollout, AdoptDocument, OperationDone, EmitEvent, Decision>;
+                 NoteRequests, ForgetRequests, TellRules, ConfirmBytes, ArmTimer, CancelTimer,
+                 PersistInstance, ForgetInstance, PersistWeights, PersistDevice, PersistOperation,
+                 PersistRollout, ForgetRollout, AdoptDocument, OperationDone, EmitEvent, Decision>;
 
 } // namespace berth::node

@@ -140,7 +140,8 @@ void Step::ended(Instance& i, bool clean, const std::string& description,
     }
     if (!i.reason.empty())
         how = i.reason + ": " + i.message + "; " + how;
-    note_end(s_, i, now_);
+    if (note_end(s_, i, now_))
+        act(NoteRequests{InstanceName(i.service)});
     process_gone(i);
     if (i.remove_wanted)
         return remove(i);

@@ -76,8 +76,12 @@ struct Describe {
             text += " " + std::string(policies::to_string(a.kv));
         return text;
     }
+    std::string operator()(const NoteRequests& a) const {
+        return "NoteRequests " + a.instance.value;
+    }
     std::string operator()(const ForgetRequests& a) const {
-        return "ForgetRequests " + a.instance.value + (a.drop ? " and their journal" : "");
+        return "ForgetRequests " + a.instance.value + (a.noted ? " noted" : "") +
+               (a.drop ? " and their journal" : "");
     }
     std::string operator()(const TellRules&) const { return "TellRules"; }
     std::string operator()(const ConfirmBytes& a) const {

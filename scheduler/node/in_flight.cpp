@@ -56,9 +56,9 @@ bool is_newly_unkept(NodeState& state, const std::vector<Instance*>& all) {
     return true;
 }
 
-void note_end(NodeState& state, Instance& i, TimePoint now) {
+bool note_end(NodeState& state, Instance& i, TimePoint now) {
     if (i.service.empty() || !i.serves_since)
-        return;
+        return false;
     const bool by_itself = i.state == InstanceState::kRunning && i.desired == Desired::kRunning &&
                            !i.restart_wanted && !i.remove_wanted;
     const bool soon = now - *i.serves_since < kSteadyTime;
@@ -68,6 +68,7 @@ void note_end(NodeState& state, Instance& i, TimePoint now) {
     else if (!soon)
         ends = 0;
     i.serves_since.reset(); // an end is counted once
+    return by_itself && ends == 1;
 }
 
 uint32_t take_poisoned(NodeState& state, const Instance& next) {

@@ -120,7 +120,7 @@ void Step::settle_roles() {
         if (is_newly_over(s_, all))
             act(ForgetRequests{all.front()->name});
         if (is_newly_unkept(s_, all)) {
-            act(ForgetRequests{all.front()->name, /*drop=*/true});
+            act(ForgetRequests{all.front()->name, /*noted=*/false, /*drop=*/true});
             for (const Instance* one : all)
                 dirty(*one);
         }
@@ -178,11 +178,12 @@ void Step::begin_generation(Instance& i) {
             dirty(other);
         }
     if (const uint32_t ends = take_poisoned(s_, i); ends > 0) {
-        act(ForgetRequests{i.name});
+        act(ForgetRequests{i.name, /*noted=*/true});
         tell(i, true, "RequestsForgotten",
              std::to_string(ends) + " processes in a row have ended within " +
                  format_duration(kSteadyTime) +
-                 " of answering: what was in flight is not tried again, its connections end");
+                 " of answering: what was in flight at the end of each of them is not tried again, "
+                 "its connections end");
     }
 }
 
@@ -292,7 +293,8 @@ void Step::on(const ProcessDying& event) {
     if (i == nullptr || !i->process_alive || !(i->process == event.process))
         return;
     i->dying = true;
-    note_end(s_, *i, now_);
+    if (note_end(s_, *i, now_))
+        act(NoteRequests{InstanceName(i->service)});
     if (!i->timer) // it may wait in a driver and never be gone
         arm(i->timer, Timer{Timer::Kind::kKilled, i->name, {}}, now_ + kDyingTime);
     if (twin_of(s_, *i) != nullptr) // what is left of it, too

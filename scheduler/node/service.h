@@ -32,8 +32,9 @@ HandOver hand_over_of(const NodeState& state, const Instance& i);
 Nanoseconds end_grace(const NodeState& state, const Instance& i);
 // No process of theirs journals, and none is to: said once, for what was journaled before.
 bool is_newly_unkept(NodeState& state, const std::vector<Instance*>& all);
-// Its process ends, or has ended. Was that soon after it had begun to answer?
-void note_end(NodeState& state, Instance& i, TimePoint now);
+// Its process ends, or has ended. Was that soon after it had begun to answer? True where it may be
+// the first of a row of such ends.
+bool note_end(NodeState& state, Instance& i, TimePoint now);
 // Before a next one begins: how many in a row have ended so, if what is in flight is likely the
 // cause and is to be forgotten; else 0.
 uint32_t take_poisoned(NodeState& state, const Instance& next);

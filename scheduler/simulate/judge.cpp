@@ -74,6 +74,8 @@ void Judge::check_promises(const node::Event& event, const std::vector<node::Act
             check_command(*command);
         else if (const auto* forget = std::get_if<node::ForgetRequests>(&action))
             check_forgotten(*forget);
+        else if (const auto* note = std::get_if<node::NoteRequests>(&action))
+            check_forgotten({note->instance, /*noted=*/true, /*drop=*/false});
         else if (const auto* decision = std::get_if<node::Decision>(&action))
             check_decision(*decision);
         else if (const auto* load = std::get_if<node::LoadFinished>(&action);

@@ -175,6 +175,16 @@ TEST_F(ServiceSocketsTest, RequestsOfOneServiceAreForgottenThoseOfOthersAndTheSo
     EXPECT_TRUE(can_connect(sockets->endpoint));
 }
 
+TEST_F(ServiceSocketsTest, WhereNobodyKnowsWhichRequestsWereNotedAllAreForgotten) {
+    const auto chat = service("chat", "127.0.0.1:0");
+    ServiceBook made = book();
+    const auto sockets = ensure(made, chat);
+    write_request(*sockets, "poisoned", 12288);
+    made.note_requests(chat); // there is no journal that one could read
+    made.forget_noted(chat);
+    EXPECT_EQ(request_at(*sockets, 8, 12288), std::string(8, '\0'));
+}
+
 TEST_F(ServiceSocketsTest, AStandbyHasThoseOfTheOneItStandsByFor) {
     auto spare = service("spare", "127.0.0.1:0");
     spare.standby_of = "chat";

@@ -2,6 +2,7 @@
 // Goal: what a process leaves in a journal and in the kernel is what its successor finds, and
 // nothing of a request stays once it is over. Method: two Keepings on the same descriptors, one for
 // the process that is gone; real TCP connections over loopback.
+#include "base/http/in_flight.h"
 #include "base/http/keeping.h"
 
 #include <gtest/gtest.h>
@@ -672,6 +673,45 @@ TEST_F(TakeOver, AJournalOfAnotherFormatIsBegunAnew) {
     EXPECT_EQ(take_over().size(), 0U);
     EXPECT_TRUE(is_ended(pair.theirs.get()));
     EXPECT_FALSE(held.holds("zzzz"));
+}
+
+// One whose process has ended: what it had, as that left it.
+TEST(InFlight, RequestsThatWereThereBeforeAreEndedAndThoseThatCameLaterGoOn) {
+    const Held held;
+    Pair old = held.connect(), answered = held.connect(), idle = held.connect();
+    Parking parking(held.in.duplicate().value(), held.out.duplicate().value());
+    EXPECT_EQ(requests_in_flight(held.journal.get(), parking).error().code, ErrorCode::kCorrupt)
+        << "nobody has begun one";
+    const auto keep = [](Keeping& keeping, const Pair& pair) {
+        return keeping.keep(pair.ours.get());
+    };
+    const auto ask = [](KeptConnection& kept, const Pair& pair) {
+        send_text(pair.theirs.get(), "a question");
+        receive_into(kept, pair.ours.get());
+        kept.begin_request(10);
+    };
+    std::set<RequestInFlight> noted;
+    {
+        const auto keeping = held.open(1);
+        const auto first = keep(*keeping, old), second = keep(*keeping, answered),
+                   third = keep(*keeping, idle);
+        ask(*first, old);
+        ask(*second, answered);
+        noted = requests_in_flight(held.journal.get(), parking).value();
+        EXPECT_EQ(noted.size(), 2U) << "the idle one has none";
+        second->end_request();
+        ask(*second, answered);
+        ask(*third, idle);
+        EXPECT_EQ(requests_in_flight(held.journal.get(), parking).value().size(), 3U);
+        keeping->release();
+    }
+    EXPECT_EQ(end_requests(held.journal.get(), parking, noted).value(), 1U);
+    EXPECT_TRUE(is_ended(old.theirs.get()));
+    const auto next = held.open(2);
+    EXPECT_EQ(next->take_over().size(), 2U);
+    EXPECT_EQ(next->counts().cut, 0U);
+    EXPECT_FALSE(is_ended(answered.theirs.get(), 0));
+    EXPECT_FALSE(is_ended(idle.theirs.get(), 0));
 }
 
 } // namespace

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from conftest import BIN
-from node_under_test import wait_until
+from node_under_test import kill, wait_until
 from streams import Connection, request, same_each_time
 from tiny_pair import TinyPair, completion
 
@@ -131,3 +131,28 @@ def test_one_that_ends_whoever_sees_it_is_forgotten_and_the_service_goes_on(tiny
         assert "RequestsForgotten" in node.told() or "it is not tried again" in logs
         print(f"{logs.count('poisoned')} engines ended of it, {victims.answered} others were "
               f"answered, {victims.cut} were cut")
+
+
+def test_a_service_that_is_killed_again_and_again_loses_no_request_that_is_short(tiny_model):
+    with TinyPair(tiny_model) as node:
+        expected = answer_of(node, GOOD)
+        victims = [Victims(node.port, GOOD, expected, anew) for anew in (True, False, False)]
+        for _ in range(20):
+            if "RequestsForgotten" in node.told():
+                break
+            active = node.active()
+            kill(active["pid"])
+            wait_until("another one answers", lambda pid=active["pid"]: all(node.both()[0])
+                       and node.active()["pid"] != pid, 60)
+            time.sleep(0.7)  # within what counts as the same row of ends
+        else:
+            pytest.skip("here nobody is ready soon enough to be killed within 2 s of answering")
+        before = [victim.answered for victim in victims]
+        wait_until("all are answered again", lambda: all(
+            victim.answered > n + 2 for victim, n in zip(victims, before)), 60)
+        for victim in victims:
+            victim.stop.set()
+        for victim in victims:
+            victim.join(120)
+            assert not victim.wrong, victim.wrong[0]
+            assert victim.cut == 0

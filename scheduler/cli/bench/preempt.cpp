@@ -21,8 +21,8 @@ constexpr std::chrono::seconds kTokenMax{20};
 // An engine reports right behind its answer to a command.
 constexpr std::chrono::milliseconds kLastReport{20};
 constexpr int kLastReports = 50;
-// Before each round, at most: a preemption comes at any moment of a step, not right behind the token
-// that the round before has waited for.
+// Before each round, at most: a preemption comes at any moment of a step, not right behind the
+// token that the round before has waited for.
 constexpr int kMomentMaxUs = 20'000;
 
 struct Cycles {
