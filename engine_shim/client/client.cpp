@@ -230,6 +230,13 @@ void Client::step_begins() {
     state_->counters.step_began_ns.store(Nanoseconds(now).count(), std::memory_order_relaxed);
 }
 
+void Client::step_ends() {
+    const int64_t began = state_->counters.step_began_ns.exchange(0, std::memory_order_relaxed);
+    if (began != 0)
+        state_->slack.step(std::chrono::steady_clock::now().time_since_epoch() -
+                           Nanoseconds(began));
+}
+
 void Client::stand_by() {
     state_->commands.set_standby(true);
 }

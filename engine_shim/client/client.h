@@ -200,7 +200,7 @@ class Client {
     // Around each step of the engine's loop: a step that does not come to its end shows in the
     // reports. What yield_here() waits for is not its time.
     void step_begins();
-    void step_ends() { counters().step_began_ns.store(0, std::memory_order_relaxed); }
+    void step_ends();
     // Sends the counters now instead of with the next second's report.
     void report_now();
 

@@ -35,11 +35,18 @@ class TurnSlack {
             least_ = std::min(least_, static_cast<int64_t>(std::clamp(left, 0.0, 1e15)));
     }
 
-    // After a step of this length: the longest turn that all answers told since the one before can
-    // bear; without any there is no limit.
-    Nanoseconds after(Nanoseconds step) {
+    void step(Nanoseconds took) {
         const auto faded = static_cast<int64_t>(static_cast<double>(longest_.count()) * kForgets);
-        longest_ = std::max(step, Nanoseconds(faded));
+        longest_ = std::max(took, Nanoseconds(faded));
+        stepped_ = true;
+    }
+    // The longest turn that all answers told since the one before can bear; without any there is no
+    // limit. `stepped`: since turns were last possible, for those who tell no single steps.
+    Nanoseconds after(Nanoseconds stepped) {
+        if (!std::exchange(stepped_, false)) {
+            step(stepped);
+            stepped_ = false;
+        }
         const int64_t least = std::exchange(least_, kNone);
         if (least == kNone)
             return Nanoseconds(kNone);
@@ -52,6 +59,7 @@ class TurnSlack {
     Nanoseconds target_{0};
     Nanoseconds longest_{0};
     int64_t least_ = kNone;
+    bool stepped_ = false;
 };
 
 } // namespace berth

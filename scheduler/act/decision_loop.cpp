@@ -59,12 +59,14 @@ bool ends_with_the_machine(const node::Action& action) {
     return command != nullptr && command->kind == node::CommandKind::kServe;
 }
 
-// What outlives the machine, or is no engine's: its record is on disk first. An engine's state and
-// what it is told are over with it, so that online waits for no disk before batch is told to yield.
-// (Whoever has asked for it is told so once the request is on disk: AdminApi::recorded().)
+// What is no engine's, or says that one is not to be tried again: its record is on disk first. What
+// an engine is told is over with the machine, so that online waits for no disk before batch is told
+// to yield; a power cut then finds the instance as it was wanted some milliseconds before. (Whoever
+// has asked for it is told so once the request is on disk: AdminApi::recorded().)
 bool wants_disk(const node::Action& action) {
-    if (std::holds_alternative<node::PersistInstance>(action) ||
-        std::holds_alternative<node::PersistOperation>(action) ||
+    if (const auto* persist = std::get_if<node::PersistInstance>(&action))
+        return persist->instance.state == node::InstanceState::kFailed;
+    if (std::holds_alternative<node::PersistOperation>(action) ||
         std::holds_alternative<node::SendCommand>(action))
         return false;
     return is_record(action) || reaches_out(action);

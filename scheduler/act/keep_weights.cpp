@@ -137,9 +137,9 @@ void NodeActor::keep_service(std::string key, std::string meta, std::vector<Uniq
 }
 
 void NodeActor::note_requests(const node::NoteRequests& note) {
-    const auto found = context_.state().instances.find(note.instance);
-    if (found != context_.state().instances.end())
-        services_.note_requests(found->second.spec);
+    for (const auto& [name, one] : context_.state().instances)
+        if (one.service == note.instance.value)
+            return services_.note_requests(one.spec);
 }
 
 void NodeActor::forget_requests(const node::ForgetRequests& forget) {

@@ -139,6 +139,7 @@ void Step::settle_roles(const std::vector<Instance*>& all) {
     for (Instance* one : all)
         if (one != next && !one->stands_by) {
             one->stands_by = true;
+            one->serves_since.reset(); // its end says nothing of what is in flight by now
             dirty(*one);
         }
     if (next->stands_by && next->process_alive) {
@@ -259,6 +260,7 @@ void Step::reconcile_service(Instance& i, uint64_t generation) {
         if (twin == nullptr)
             return;
         twin->stands_by = true;
+        twin->serves_since.reset();
         if (twin->state == InstanceState::kRunning && twin->substate.empty())
             twin->substate = "Standby";
         twin->generation = generation;

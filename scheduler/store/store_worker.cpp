@@ -271,8 +271,9 @@ Store::Worker::Outcome Store::Worker::write(const Write& write) {
         SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
         for (const StoreWrite& row : write.batch)
             schema::write(database, row);
-        // An empty batch asks whether the disk takes anything at all.
-        if (write.batch.empty() && trouble_)
+        // An empty batch asks whether the disk takes anything at all, and what came before it with
+        // it: SQLite syncs nothing for a transaction that has written nothing.
+        if (write.batch.empty() && full)
             database.exec("PRAGMA user_version = " + std::to_string(schema::version()));
         fault_point([&] { return "store.commit " + kinds_of(write.batch); });
         transaction.commit();

@@ -240,6 +240,14 @@ TEST(TurnSlack, ATurnIsNoLongerThanWhatTheTightestAnswerCanBear) {
     EXPECT_GT(slack.after(5ms), 1h) << "without a target";
 }
 
+TEST(TurnSlack, StepsThatAreToldEachCountAloneAndNotTogether) {
+    TurnSlack slack;
+    for (int n = 0; n < 10; ++n)
+        slack.step(8ms);
+    slack.answer(50ms, 0, 0ms);
+    EXPECT_EQ(slack.after(80ms), 32ms);
+}
+
 TEST(TurnSlack, AStepWithAPromptInItIsAllowedForForAWhile) {
     TurnSlack slack;
     slack.answer(50ms, 0, 0ms);

@@ -71,6 +71,21 @@ TEST(TakeOver, ARequestGoesOnBehindWhatAnotherEngineGaveWhereverThatEnded) {
     }
 }
 
+// It is computed in several steps before its next token comes.
+TEST(TakeOver, OthersHaveNoTurnBeforeTheNextTokenOfARequestThatGoesOn) {
+    constexpr uint32_t kGiven = 15;
+    RunningEngine engine;
+    GenerationRequest request = test_request(3);
+    const std::vector<int32_t> answer = undisturbed().at(request.id);
+    request.generated.assign(answer.begin(), answer.begin() + kGiven);
+    engine.submit(std::move(request));
+    ASSERT_TRUE(engine.host.await_tokens(kTokens - kGiven));
+    engine.stop();
+    EXPECT_EQ(engine.host.steps_told, kTokens - kGiven - 1);
+    ASSERT_FALSE(engine.host.progress.empty());
+    EXPECT_EQ(engine.host.progress.front().first, 0U) << "its tokens here are counted";
+}
+
 TEST(TakeOver, WhatCannotHaveBeenGivenIsRefused) {
     RunningEngine engine;
     const auto refuses = [&](std::vector<int32_t> generated) {

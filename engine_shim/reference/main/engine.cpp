@@ -281,8 +281,10 @@ void Engine::give_turn(Nanoseconds step) {
         stepped_ = Nanoseconds(0);
     else if (!parts_.scheduler.owes_first_token()) {
         const auto now = Clock::now();
-        for (const Sequence& answer : parts_.scheduler.running())
-            parts_.host.note_progress(answer.generated() - answer.first, now - answer.first_at);
+        const Scheduler& scheduler = parts_.scheduler;
+        for (const auto* answers : {&scheduler.running(), &scheduler.waiting()})
+            for (const Sequence& answer : *answers)
+                parts_.host.note_progress(answer.generated() - answer.first, now - answer.first_at);
         parts_.host.between_steps(std::exchange(stepped_, Nanoseconds(0)));
     }
 }

@@ -192,7 +192,7 @@ bool Scheduler::prefilling(const Sequence& sequence) const {
 }
 
 bool Scheduler::owes_first_token() const {
-    const auto has_none = [](const Sequence& one) { return one.generated() == 0; };
+    const auto has_none = [](const Sequence& one) { return one.first == 0; };
     return std::ranges::any_of(running_, has_none) || std::ranges::any_of(waiting_, has_none);
 }
 

@@ -87,7 +87,7 @@ class Scheduler {
     uint64_t waiting_count() const { return waiting_.size(); }
     // The best that a step of prompts alone has come to; 0: there was none worth measuring.
     double prefill_tokens_per_ms() const { return prefill_tokens_per_ms_; }
-    // Somebody has had no token yet.
+    // Somebody has had no token of this engine yet.
     bool owes_first_token() const;
     uint32_t blocks_for(uint64_t tokens) const;
     const EngineStats& counts() const {

@@ -20,16 +20,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Looks come close together at first, and no farther apart than a twentieth of what has gone: so
-// much later than it was is what one waits for seen.
+// Looks are a twentieth of what has gone apart, within these bounds: so much later than it was is
+// what one waits for seen.
 constexpr std::chrono::microseconds kLookFirst{200};
 constexpr milliseconds kLookEvery{5};
+constexpr std::chrono::seconds kRunningMax{300};
 
 std::chrono::microseconds until_next_look(Clock::time_point since) {
     const auto gone = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - since);
     return std::clamp<std::chrono::microseconds>(gone / 20, kLookFirst, kLookEvery);
 }
-constexpr std::chrono::seconds kRunningMax{300};
 
 } // namespace
 
