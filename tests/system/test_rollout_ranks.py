@@ -105,7 +105,10 @@ class RolledNode(RankedNode):
         """Who answers; all of its ranks are of one document, which is told too."""
         def answers():
             for name in names(self):
-                shown = self.instance(name)
+                try:
+                    shown = self.instance(name)
+                except Refused:
+                    continue # a surge that has just gone
                 if shown["role"] == "Active" and shown["connected"]:
                     return shown
             return None
