@@ -43,6 +43,16 @@ class ClientTest : public ::testing::Test {
         hello_ = daemon_.accept_and_welcome(std::move(welcome));
         client_ = must(connecting.get());
     }
+    // A class that raises the gate; targets in microseconds, 0: none.
+    static protocol::Welcome online(uint64_t slo_ttft_us = 0, uint64_t slo_tpot_us = 0) {
+        protocol::Welcome welcome;
+        welcome.class_value = 1000;
+        welcome.raises_gate = true;
+        welcome.gate_slot = 2;
+        welcome.slo_ttft_us = slo_ttft_us;
+        welcome.slo_tpot_us = slo_tpot_us;
+        return welcome;
+    }
     WeightSet attach(const testing::SealedSet& set) {
         auto attaching = std::async(std::launch::async, [&] { return client_->attach({}); });
         daemon_.send_set(daemon_.expect<protocol::Attach>().id, set);
@@ -518,10 +528,7 @@ TEST_F(ClientTest, AShareOfTheTimeIsTakenInTurnsThroughAClosedGate) {
 }
 
 TEST_F(ClientTest, WithoutTargetsAnEngineLeavesNothingToOthersAndWithThemItsSlack) {
-    protocol::Welcome welcome;
-    welcome.class_value = 1000;
-    welcome.raises_gate = true;
-    welcome.gate_slot = 2;
+    protocol::Welcome welcome = online();
     connect(welcome);
     must(set_gate_share(daemon_.gate(), kShareBySlo));
     auto batch = must(GateWatcher::open(daemon_.gate().read_only, 0));
@@ -541,13 +548,7 @@ TEST_F(ClientTest, WithoutTargetsAnEngineLeavesNothingToOthersAndWithThemItsSlac
 }
 
 TEST_F(ClientTest, WhatIsLateTakesFromOthersBeforeAnyAnswerHasEnded) {
-    protocol::Welcome welcome;
-    welcome.class_value = 1000;
-    welcome.raises_gate = true;
-    welcome.gate_slot = 2;
-    welcome.slo_ttft_us = 200'000;
-    welcome.slo_tpot_us = 40'000;
-    connect(welcome);
+    connect(online(200'000, 40'000));
     must(set_gate_share(daemon_.gate(), kShareBySlo));
     auto batch = must(GateWatcher::open(daemon_.gate().read_only, 0));
     client_->raise_gate();
@@ -580,13 +581,7 @@ TEST_F(ClientTest, WhatIsLateTakesFromOthersBeforeAnyAnswerHasEnded) {
 }
 
 TEST_F(ClientTest, ATurnByTargetsIsNoLongerThanWhatAnAnswerUnderWayCanBear) {
-    protocol::Welcome welcome;
-    welcome.class_value = 1000;
-    welcome.raises_gate = true;
-    welcome.gate_slot = 2;
-    welcome.slo_ttft_us = 1'000'000;
-    welcome.slo_tpot_us = 1'000'000;
-    connect(welcome);
+    connect(online(1'000'000, 1'000'000));
     must(set_gate_share(daemon_.gate(), kShareBySlo));
     auto batch = must(GateWatcher::open(daemon_.gate().read_only, 0));
     client_->raise_gate();
@@ -639,11 +634,7 @@ TEST_F(ClientTest, WhatIsComputedBesideTheLoopWaitsAtAClosedGateForAWhile) {
 }
 
 TEST_F(ClientTest, OneThatWorksInStepsGivesTurnsBetweenThemToThoseWhoWait) {
-    protocol::Welcome welcome;
-    welcome.class_value = 1000;
-    welcome.raises_gate = true;
-    welcome.gate_slot = 2;
-    connect(welcome);
+    connect(online());
     must(set_gate_share(daemon_.gate(), 500));
     auto batch = must(GateWatcher::open(daemon_.gate().read_only, 0));
     EXPECT_EQ(client_->between_steps(1s).count(), 0) << "without demand the gate is open anyway";

@@ -15,7 +15,7 @@ from node_under_test import free_port, kill, wait_until
 from serving_pair import ServingPair
 from small_model import CHAT_ML, make_small_model
 from streams import Connection, same_each_time
-from test_poison import Victims, answer_of
+from test_poison import Victims, answer_of, check_unharmed, end
 from tiny_pair import SPARE, TinyPair, completion
 
 PATIENCE = 300  # seconds, with any machine
@@ -230,12 +230,8 @@ def test_streams_go_on_after_keeper_and_daemon_have_died_together(tiny_model):
             kill(active["pid"])
             node.wait_pair()
             answered()
-        for one in victims:
-            one.stop.set()
-        for one in victims:
-            one.join(120)
-            assert not one.wrong, one.wrong[0]
-            assert one.cut == 0
+        end(victims)
+        check_unharmed(victims)
         log = (node.root / "berthd.log").read_text()
         assert log.count("given back by") >= 2
         assert "ListenFailed" not in node.told() and "CrashLoop" not in log
