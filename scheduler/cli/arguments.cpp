@@ -3,8 +3,6 @@
 
 #include "base/log.h"
 #include "base/units.h"
-#include "scheduler/cli/bench/colocate/words.h"
-#include "scheduler/cli/bench/cycles/words.h"
 #include "scheduler/cli/simulate.h"
 #include "scheduler/cli/words.h"
 
@@ -266,75 +264,6 @@ void add_plan(CLI::App& app, const WordsPtr& words) {
     weights->add_option("--dtype", w->plan.dtype, "auto, bfloat16 or float32")
         ->capture_default_str();
     weights->callback([w] { w->run = [w] { return plan_weights(w->chosen_format(), w->plan); }; });
-}
-
-void add_bench(CLI::App& app, const WordsPtr& words) {
-    Words* w = words.get();
-    CLI::App* all = app.add_subcommand("bench", "Time a running node: figure, floor and ratio");
-    all->fallthrough();
-    all->require_subcommand(1);
-    for (const bench::Bench& one : bench::all()) {
-        CLI::App* command = add_command(*all, one.name, one.description, words,
-                                        [w, run = one.run](const Session& s) {
-                                            w->bench.json |= s.format == Format::kJson;
-                                            return run(s.client, w->bench);
-                                        });
-        command->add_flag("--json", w->bench.json, "One JSON object a line");
-        command->add_option("--rounds", w->bench.rounds, "How often; 0: the bench's own number")
-            ->check(CLI::Range(0, 100'000));
-        for (const std::string& option : one.options) {
-            if (option == "instance")
-                command->add_option("--instance", w->bench.instance, "The instance")->required();
-            else if (option == "mode")
-                command->add_option("--mode", w->bench.mode, "Pause, Offload or Evict")
-                    ->check(CLI::IsMember({"Pause", "Offload", "Evict"}));
-            else if (option == "weights") {
-                command->add_option("--model", w->bench.model, "A model's name");
-                command->add_option("--weights", w->bench.weights, "Or a weight set's id");
-                command->add_option("--socket", w->bench.socket, "Where engines attach")
-                    ->envname("BERTH_SOCKET");
-            } else if (option == "checkpoint") {
-                command->add_option("--checkpoint", w->bench.checkpoint, "A model's folder")
-                    ->required();
-                command->add_option("--device", w->bench.device, "host-N, cuda or a GPU's UUID")
-                    ->capture_default_str();
-            } else if (option == "memory") {
-                command
-                    ->add_option("--memory", w->bench.memory,
-                                 "Of the grant; handles up to 1Gi that divide it")
-                    ->check(check_bytes)
-                    ->capture_default_str();
-                command->add_option("--device", w->bench.device, "host-N, cuda or a GPU's UUID")
-                    ->capture_default_str();
-            } else if (option == "image") {
-                command->add_option("--image-dir", w->bench.image_dir,
-                                    "Where the image is written for the time of the bench; "
-                                    "default: beside the checkpoint");
-            } else if (option == "daemon") {
-                command->add_option("--seconds", w->bench.seconds, "Of each stretch of reads")
-                    ->check(CLI::Range(0.1, 600.0))
-                    ->capture_default_str();
-                command->add_option("--devices", w->bench.devices, "Of the node under decision")
-                    ->check(CLI::Range(1, 64))
-                    ->capture_default_str();
-                command->add_option("--instances", w->bench.instances, "Likewise")
-                    ->check(CLI::Range(1, 3000))
-                    ->capture_default_str();
-                command->add_option("--events", w->bench.events, "That happen there")
-                    ->check(CLI::Range(1, 1'000'000))
-                    ->capture_default_str();
-            } else if (option == "colocate") {
-                bench::add_colocate_words(*command, w->bench.colocate);
-            } else if (option == "cycles") {
-                bench::add_cycles_words(*command, w->bench.cycles);
-            } else if (option == "config") {
-                command->add_option("--config", w->bench.config, "The file to start berthd with")
-                    ->required();
-                command->add_option("--berthd", w->bench.berthd, "The program to start");
-                command->add_option("--log", w->bench.log, "Where its output goes");
-            }
-        }
-    }
 }
 
 } // namespace

@@ -49,5 +49,6 @@ std::string check_bytes(const std::string& text);
 // Hold, release, drain, cordon, uncordon, delete.
 void add_services(CLI::App& app, const WordsPtr& words);
 void add_rollout(CLI::App& app, const WordsPtr& words);
+void add_bench(CLI::App& app, const WordsPtr& words);
 
 } // namespace berth::cli

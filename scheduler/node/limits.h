@@ -27,6 +27,12 @@ inline constexpr Nanoseconds kBackOffMax = std::chrono::seconds(30);
 inline constexpr Nanoseconds kCrashWindow = std::chrono::minutes(10);
 inline constexpr size_t kCrashesMax = 5;
 inline constexpr Nanoseconds kSteadyTime = std::chrono::seconds(2); // of a service: no loop
+// One that begins to answer does what is in flight first: the device and its driver, which still
+// takes an ended process apart, are asked for nothing else meanwhile. At first for no larger grant,
+// then for no standby. On an H200 a token came after 125 ms with all three at once
+// (docs/benchmarks.md).
+inline constexpr Nanoseconds kFirstAnswersTime = std::chrono::milliseconds(250);
+inline constexpr Nanoseconds kStandbyAfterTime = std::chrono::milliseconds(500);
 // For requests that one which hands over has to finish itself.
 inline constexpr Nanoseconds kHandOverTime = std::chrono::seconds(30);
 // And to leave what is left, once that is over.

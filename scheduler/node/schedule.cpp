@@ -103,10 +103,10 @@ void Step::schedule() {
         // One that waited when the pass began may have been taken from since, by one before it.
         if (i.state == InstanceState::kSuspended)
             come_back(i, board);
-        else if (!i.process_alive && i.state != InstanceState::kLoading && i.restart_at <= now_)
+        else if (!i.process_alive && i.state != InstanceState::kLoading && start_at(s_, i) <= now_)
             place_unless_refused(i, board, queue.refusal(one));
-        if (i.restart_at > now_)
-            wake(i.restart_at);
+        if (start_at(s_, i) > now_)
+            wake(start_at(s_, i));
         if (!waits(i) || i.process_alive != (i.state == InstanceState::kSuspended))
             continue;
         queue.move_claims(one, nullptr, &Board::Row::claimed_before_bytes);
@@ -169,6 +169,23 @@ void Step::tend(Instance& i, Board& board) {
     }
 }
 
+namespace {
+
+// Requests wait for a larger grant, and nobody wants it to be small.
+bool is_cramped(const NodeState& state, const Instance& i) {
+    const bool is_kept_small = is_shrunk(i) && i.shrunk_by == HeldBy::kOperator;
+    return i.cramped && !is_kept_small && !gives_room(state.rollouts, i.name);
+}
+
+// When it may have more. Requests that wait for a larger grant are all that it has to answer first.
+TimePoint grow_at(const NodeState& state, const Instance& i) {
+    return has_taken_over(i) && !is_cramped(state, i)
+               ? std::max(i.grow_after, *i.serves_since + kFirstAnswersTime)
+               : i.grow_after;
+}
+
+} // namespace
+
 // Those who run may have more: what they have less than their request, what a Shrink or a resume
 // into little room has left out, and, where there is demand or no request fits, up to their limit.
 void Step::grow_all(Board& board) {
@@ -177,8 +194,9 @@ void Step::grow_all(Board& board) {
         if (i.state == InstanceState::kRunning && i.session && !i.command && !i.operation &&
             !is_growing(i) && i.grant_state == GrantState::kHeld &&
             i.grant_bytes < wanted_bytes(i) && (i.substate.empty() || i.stands_by)) {
-            if (i.grow_after > now_)
-                wake(i.grow_after);
+            const TimePoint after = grow_at(s_, i);
+            if (after > now_)
+                wake(after);
             else
                 wanting.push_back(&i);
         }
@@ -189,12 +207,6 @@ void Step::grow_all(Board& board) {
 }
 
 namespace {
-
-// Requests wait for a larger grant, and nobody wants it to be small.
-bool is_cramped(const NodeState& state, const Instance& i) {
-    const bool is_kept_small = is_shrunk(i) && i.shrunk_by == HeldBy::kOperator;
-    return i.cramped && !is_kept_small && !gives_room(state.rollouts, i.name);
-}
 
 constexpr uint64_t kLeftLying = uint64_t{1} << 20; // of what could be had: less than a step
 

@@ -70,6 +70,13 @@ Instance* twin_of(NodeState& state, const Instance& i) {
     return twin == nullptr ? nullptr : &state.instances.at(twin->name);
 }
 
+TimePoint start_at(const NodeState& state, const Instance& i) {
+    const Instance* active = i.stands_by ? twin_of(state, i) : nullptr;
+    return active != nullptr && may_answer(*active) && has_taken_over(*active)
+               ? std::max(i.restart_at, *active->serves_since + kStandbyAfterTime)
+               : i.restart_at;
+}
+
 bool has_successor(const NodeState& state, const Instance& i) {
     if (i.service.empty() || i.stands_by)
         return false;

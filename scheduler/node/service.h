@@ -26,6 +26,13 @@ inline bool is_warm(const Instance& i) {
     return i.stands_by && i.state == InstanceState::kRunning && may_answer(i) && !i.remove_wanted &&
            !i.restart_wanted;
 }
+// It answers, and others of its service have done so before it: requests may be in flight.
+inline bool has_taken_over(const Instance& i) {
+    return i.serves_since && i.generation > 1;
+}
+// When a process of it may be started: not before its back-off is over, nor while the one that it
+// stands by for has just begun to answer.
+TimePoint start_at(const NodeState& state, const Instance& i);
 // in_flight.cpp: what one that has a successor leaves to it.
 HandOver hand_over_of(const NodeState& state, const Instance& i);
 // Once its process is told to end.

@@ -123,6 +123,7 @@ class FakeHost final : public CommandHost {
 
 inline constexpr uint32_t kBlocks = 48;
 inline constexpr uint32_t kTokens = 40;
+inline constexpr uint32_t kTestContext = 256;
 
 // The device under it: host memory that can be told to refuse, and a note of what was done, in
 // order: c a copy to the host, f a fence, u an unmapping.
@@ -216,6 +217,8 @@ struct TestParts {
                                                             host_blocks_max * block_bytes});
         grant = arena->bytes_max();
         EXPECT_TRUE(memory->start(grant));
+        rehearsal.emplace(Rehearsal::Parts{
+            *runner, *scheduler, {1, 32, kTestBlockTokens, true}, config.vocab, kTestContext});
     }
     uint64_t round(uint64_t bytes) const {
         const uint64_t step = device->capabilities().grant_step_bytes;
@@ -228,6 +231,7 @@ struct TestParts {
     std::unique_ptr<ModelRunner> runner;
     std::unique_ptr<Scheduler> scheduler;
     std::unique_ptr<KvMemory> memory;
+    std::optional<Rehearsal> rehearsal;
     uint64_t block_bytes = 0;
     uint64_t grant = 0;
 };
@@ -242,13 +246,14 @@ class RunningEngine {
         EngineSettings settings;
         settings.model_name = "tiny";
         settings.vocab = tiny_config().vocab;
-        settings.max_context = 256;
+        settings.max_context = kTestContext;
         settings.max_batch = 8;
         settings.capacity_blocks = parts_.memory->blocks_within(grant);
         settings.block_bytes = parts_.block_bytes;
         settings.drain_on_stop = drain;
-        engine_ = std::make_unique<Engine>(
-            settings, Engine::Parts{host, *parts_.scheduler, *parts_.runner, *parts_.memory});
+        engine_ = std::make_unique<Engine>(settings,
+                                           Engine::Parts{host, *parts_.scheduler, *parts_.runner,
+                                                         *parts_.memory, &*parts_.rehearsal});
         if (socket != nullptr)
             engine_->use(*socket);
         thread_ = std::thread([this] { ended = engine_->run(); });
@@ -289,6 +294,8 @@ class RunningEngine {
     Engine& engine() { return *engine_; }
     TestDevice& device() { return *parts_.device; }
     uint64_t block_bytes() const { return parts_.block_bytes; }
+    // Once its thread has ended.
+    bool has_rehearsed() const { return parts_.rehearsal->is_over(); }
     // Breaks the device, so to say: the weights are no longer what they were.
     void spoil_weights() { parts_.weights.layers[1].up.weight.mul_(2); }
     void mend_weights() { parts_.weights.layers[1].up.weight.div_(2); }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tests/gpu/failover.py` small, on host memory: every stream goes on and is whole, both ways of the
-journal are measured, and nothing is left. No figure is judged.
+"""`berth bench failover`, and `tests/gpu/failover.py` small, on host memory: every stream goes on and
+is whole, both ways of the journal are measured, and nothing is left. No figure is judged.
 
-Method: the script as it is run on a GPU, with the real programs and a tiny model whose answers do
-not depend on what else is answered."""
+Method: both as they are run on a GPU, with the real programs and a tiny model whose answers do not
+depend on what else is answered."""
 
 import json
 import os
@@ -18,6 +18,7 @@ import pytest
 
 from conftest import BIN, ROOT
 from small_model import make_small_model
+from tiny_pair import TinyPair
 
 KILLS = 3
 
@@ -77,3 +78,34 @@ def test_an_answer_that_is_not_the_undisturbed_one_is_told(folder):
                "--batch-invariant --threads 1")
     assert done.returncode == 1, done.stdout
     assert "wrong: " in done.stdout
+
+
+def bench(node, *words, context=64):
+    return subprocess.run(
+        [BIN / "berth", "--admin", node.root / "run/admin.sock", "bench", "failover", "--json",
+         "--context", str(context), "--tokens", "48", *words],
+        capture_output=True, text=True, timeout=280, check=False)
+
+
+def test_the_bench_kills_who_answers_and_times_the_next_token(tiny_model):
+    with TinyPair(tiny_model) as node:
+        generation = node.active()["generation"]
+        done = bench(node, "--instance", "spare", "--rounds", "2", "--exact")
+        assert done.returncode == 0, done.stderr
+        line, = [json.loads(text) for text in done.stdout.splitlines()]
+        told = {key: line[key] for key in ("instance", "standbys", "contextTokens", "answerTokens",
+                                           "kills", "answersWhole", "textsEqual", "rounds")}
+        assert told == {"instance": "chat", "standbys": 1, "contextTokens": 64, "answerTokens": 48,
+                        "kills": 2, "answersWhole": 2, "textsEqual": 2, "rounds": 2}
+        assert line["p50"] > 0 and line["floor"]["p50"] > 0
+        assert node.active()["generation"] == generation + 2
+
+
+def test_the_bench_says_why_it_kills_nobody(tiny_model):
+    with TinyPair(tiny_model, alone=True) as node:
+        pid = node.active()["pid"]
+        done = bench(node, "--instance", "nobody")
+        assert done.returncode == 1 and "nobody" in done.stderr
+        done = bench(node, "--instance", "chat", context=100_000)
+        assert done.returncode == 1 and "before any kill" in done.stderr, done.stderr
+        assert node.active()["pid"] == pid

@@ -13,8 +13,10 @@ computed in other pieces, and its answer is as good but not the same.
 journal: decode rate of two engines on one node, one with `engine.journal` and one without, in turns;
 half-way the two change places, so that no process' own luck decides.
 
+bench: the first of these by `berth bench failover`, on one pair, as operators run it on their nodes.
+
     failover.py --model DIR [--bin DIR] [--out DIR] [--device cuda|host] [--kills 100]
-                [--parts failover,journal] [--seconds 540] [--engine-args=--batch-invariant]
+                [--parts failover,journal,bench] [--seconds 540] [--engine-args=--batch-invariant]
 
 Prints a table; OUT/failover.jsonl has a line for each kill and each round, logs lie beside it. With
 --batch-invariant every text must equal the undisturbed one; without, a continuation is as good but
@@ -32,6 +34,7 @@ import selectors
 import shutil
 import socket
 import statistics
+import subprocess
 import sys
 import time
 
@@ -345,6 +348,24 @@ def journal(bench):
     return 0 if rates else 1
 
 
+def own_bench(bench):
+    chosen = bench.chosen
+    documents = bench.head() + bench.engine("chat0", bench.ports[0], True) + STANDBY.format(
+        number=0, standby=chosen.standby)
+    exact = ["--exact"] if "--batch-invariant" in chosen.engine_args else []
+    with bench.node(documents, "bench") as node:
+        for name in ("chat0", "spare0"):
+            node.wait_state(name, "Running", timeout=300)
+        done = subprocess.run(
+            [chosen.bin / "berth", "--admin", node.root / "run/admin.sock", "bench", "failover",
+             "--json", "--instance", "chat0", "--rounds", str(chosen.kills), "--context",
+             str(chosen.context), "--tokens", str(chosen.tokens), *exact],
+            stdout=subprocess.PIPE, text=True, timeout=max(bench.left(), 30), check=False)
+    print(done.stdout, flush=True)
+    bench.results.write(done.stdout)
+    return done.returncode
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -375,7 +396,8 @@ def main():
     os.environ.update(BERTH_BIN_DIR=str(chosen.bin.resolve()), BERTH_MODEL_DIR=str(chosen.model),
                       BERTH_TEST_DEVICE=chosen.device)
     chosen.out.mkdir(parents=True, exist_ok=True)
-    known, wrong = {"failover": failover, "journal": journal}, 0
+    known = {"failover": failover, "journal": journal, "bench": own_bench}
+    wrong = 0
     with open(chosen.out / "failover.jsonl", "w", encoding="utf-8") as results:
         bench = Bench(chosen, results)
         for name in chosen.parts.split(","):

@@ -8,6 +8,7 @@
 #include "engine_shim/reference/main/model_facts.h"
 #include "engine_shim/reference/main/torch_start.h"
 #include "engine_shim/reference/main/torch_weights.h"
+#include "engine_shim/reference/main/trial.h"
 #include "engine_shim/reference/model/rope.h"
 #include "engine_shim/reference/model/runner.h"
 #include "engine_shim/reference/model/torch_device.h"
@@ -95,6 +96,7 @@ struct Assembly::State {
     std::future<Status> torch; // still starting while valid
     PhaseCallback phase;
     std::optional<GateWait> gate;
+    std::optional<Rehearsal> rehearsal; // where first uses cost something
     Stopwatch watch;
     // A part of the phase "tensors", the largest of a start.
     void mark(const char* part) { phase(fmt::format("tensors.{}", part), watch.milliseconds()); }
@@ -129,7 +131,8 @@ const WeightSet& Assembly::weights() const {
 }
 
 Engine::Parts Assembly::parts(EngineHost& host) {
-    return {host, *state_->scheduler, state_->model(), *state_->memory};
+    State& of = *state_;
+    return {host, *of.scheduler, of.model(), *of.memory, of.rehearsal ? &*of.rehearsal : nullptr};
 }
 
 Status Assembly::State::back_grant(const Options& options, Client& client) {
@@ -341,28 +344,21 @@ Status Assembly::State::warm_up(const Options& options, Client& client) {
         answers.insert(answers.end(), answer.begin(), answer.end());
     }
     client.set_canary_tokens(answers);
+    if (client.device().capabilities().kind == DeviceKind::kCuda)
+        rehearsal.emplace(
+            Rehearsal::Parts{model(), *scheduler, limits, config.vocab, settings.max_context});
     return memory->verify();
 }
 
-// Greedy tokens after a prompt, by a scheduler of their own.
+// Greedy tokens after a prompt.
 Result<std::vector<int32_t>> Assembly::State::generate(StepModel& by, std::vector<int32_t> prompt,
                                                        uint32_t count) {
-    GenerationRequest request;
-    request.id = "canary";
-    request.prompt = std::move(prompt);
-    request.max_new_tokens = count;
-    request.temperature = 0;
-    request.ignore_eos = true;
-    Scheduler trial(limits, {});
-    trial.allocator().resize(scheduler->allocator().total());
-    std::vector<int32_t> tokens;
-    trial.add(request, [&tokens](const TokenEvent& event) {
-        if (event.token >= 0)
-            tokens.push_back(event.token);
-    });
-    while (!trial.idle())
-        BERTH_TRY(trial.step(by, gate_hook(by)));
-    return tokens;
+    BERTH_ASSIGN(auto tokens,
+                 try_alone(by, *scheduler, limits, std::move(prompt), count, gate_hook(by)));
+    if (!tokens)
+        return fail(ErrorCode::kResourceExhausted, "the grant is too small for a step",
+                    "GrantTooSmall");
+    return std::move(*tokens);
 }
 
 Result<std::string> Assembly::canary_digest() {

@@ -129,6 +129,7 @@ Status Engine::serve(uint64_t generation) {
                     "NoSocket");
     if (stopping_)
         return fail(ErrorCode::kFailedPrecondition, "the engine is stopping", "Stopping");
+    has_served_ = true; // whatever comes of it: it is asked to
     BERTH_TRY(socket_side_->serve(generation));
     parts_.host.serves_as(generation);
     return {};
@@ -321,6 +322,27 @@ Status Engine::step() {
     return works;
 }
 
+// Once somebody is answered, blocks hold something; and whoever waits goes before.
+bool Engine::may_rehearse() const {
+    return parts_.rehearsal != nullptr && !parts_.rehearsal->is_over() && socket_side_ != nullptr &&
+           !has_served_ && !stopping_ && !held() && parts_.scheduler.idle();
+}
+
+Status Engine::rehearse() {
+    const auto began = Clock::now();
+    parts_.host.step_begins();
+    const Status done = parts_.rehearsal->next([this](uint32_t layer) { return at_layer(layer); });
+    parts_.host.step_ends();
+    if (!done) {
+        log::warn("a prompt that nobody waits for failed: {}", done.error().message);
+        return parts_.memory.verify();
+    }
+    log::info("rehearsed ms={:.1f} over={}",
+              std::chrono::duration<double, std::milli>(Clock::now() - began).count(),
+              parts_.rehearsal->is_over());
+    return {};
+}
+
 void Engine::end_all(bool leaves) {
     if (leaves && socket_side_ != nullptr)
         socket_side_->leave(http::Leave::kRequests);
@@ -350,6 +372,10 @@ Status Engine::run() {
             break;
         publish();
         tell_awaited();
+        if (may_rehearse()) {
+            status = rehearse();
+            continue;
+        }
         if (held() || parts_.scheduler.idle()) {
             parts_.host.wait(stopping_ ? kStopWait : kIdleWait);
             continue;

@@ -3,6 +3,7 @@
 
 #include "engine_shim/reference/main/engine_host.h"
 #include "engine_shim/reference/main/kv_memory.h"
+#include "engine_shim/reference/main/rehearsal.h"
 #include "engine_shim/reference/model/scheduler.h"
 #include "engine_shim/reference/serve/engine_api.h"
 
@@ -44,6 +45,7 @@ class Engine final : public EngineApi {
         Scheduler& scheduler;
         StepModel& model;
         KvMemory& memory;
+        Rehearsal* rehearsal = nullptr; // for one that stands by; null: there is none
     };
     Engine(EngineSettings settings, Parts parts);
 
@@ -91,6 +93,8 @@ class Engine final : public EngineApi {
     void tell_failed();
     bool held() const { return parts_.memory.offloaded() || parts_.host.paused(); }
     Status step();
+    bool may_rehearse() const;
+    Status rehearse();
     void give_turn(Nanoseconds step);
     bool at_layer(uint32_t layer);
     void publish();
@@ -116,6 +120,7 @@ class Engine final : public EngineApi {
 
     std::atomic<int64_t> stop_grace_ns_{-1}; // -1: none asked for
     // Engine thread alone:
+    bool has_served_ = false;
     bool stopping_ = false;
     bool hands_over_ = false;
     http::Leave leaves_; // of Stop: what is the successor's at once

@@ -25,6 +25,11 @@ const std::vector<Bench>& all() {
          "Evict an instance, then time its start with the weights resident",
          {"instance"},
          start},
+        {"failover",
+         "SIGKILL the engine that answers: until the next token of the same stream (instances "
+         "with engine.listen)",
+         {"instance", "failover"},
+         failover},
         {"grant",
          "Memory taken and given back, in handles of each size (asks no node)",
          {"memory"},

@@ -25,6 +25,9 @@ struct Options {
     // Of `daemon`: a stretch of reads, and the node under decision.
     double seconds = 5;
     size_t instances = 1000, devices = 16, events = 2000;
+    // Of each request of `failover`; `exact`: another text than the undisturbed one is an error.
+    uint32_t context_tokens = 500, answer_tokens = 96;
+    bool exact = false;
     ColocateOptions colocate;
     CyclesOptions cycles;
     int rounds_or(int fallback) const { return rounds > 0 ? rounds : fallback; }
@@ -41,6 +44,7 @@ const std::vector<Bench>& all();
 Status attach(const AdminClient& client, const Options& options);
 Status preempt(const AdminClient& client, const Options& options);
 Status start(const AdminClient& client, const Options& options);
+Status failover(const AdminClient& client, const Options& options);
 Status grant(const AdminClient& client, const Options& options);
 Status recover(const AdminClient& client, const Options& options);
 Status attach_storm(const AdminClient& client, const Options& options);

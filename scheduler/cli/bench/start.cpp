@@ -3,13 +3,11 @@
 // turn with that in the same run, by exec. For a start by exec the zygote is killed beforehand,
 // which costs nobody anything: berthd starts another one second later.
 #include "base/process.h"
-#include "scheduler/cli/bench/colocate/http_wire.h"
+#include "scheduler/cli/bench/engine_calls.h"
 #include "scheduler/cli/bench/figures.h"
 #include "scheduler/cli/bench/node_calls.h"
 #include "scheduler/cli/waiting.h"
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
 
 #include <csignal>
@@ -39,54 +37,15 @@ struct Starts {
     std::string model;   // as the instance's own server calls it; empty: it has none
 };
 
-Result<json::value> ask(const std::string& endpoint, std::string_view method,
-                        std::string_view target, const json::object& body) {
-    BERTH_ASSIGN(const Endpoint to, endpoint_from(endpoint));
-    const std::string text = body.empty() ? std::string() : json::serialize(body);
-    boost::asio::io_context io;
-    HttpWire wire(io, to);
-    Result<HttpWire::Reply> reply =
-        fail(ErrorCode::kDeadlineExceeded, fmt::format("{} does not answer", endpoint));
-    boost::asio::co_spawn(
-        io,
-        wire.exchange(fmt::format("{} {} HTTP/1.1\r\nHost: engine\r\nContent-Type: "
-                                  "application/json\r\nContent-Length: {}\r\n\r\n{}",
-                                  method, target, text.size(), text),
-                      {}),
-        [&reply](const std::exception_ptr& thrown, Result<HttpWire::Reply> got) {
-            if (!thrown)
-                reply = std::move(got);
-        });
-    io.run_for(kTokenMax);
-    if (!reply)
-        return fail(reply.error());
-    if (reply->status != 200)
-        return fail(ErrorCode::kUnavailable, fmt::format("{}{}: status {}: {}", endpoint, target,
-                                                         reply->status, reply->body));
-    return json::parse(reply->body, "the engine's reply");
-}
-
-// Empty where the instance serves nobody.
-Result<std::string> served_model(const json::object& instance) {
-    const std::string endpoint = text_at(instance, "endpoint");
-    if (endpoint.empty())
-        return std::string();
-    BERTH_ASSIGN(const json::value reply, ask(endpoint, "GET", "/v1/models", {}));
-    const auto* list = reply.is_object() ? reply.get_object().if_contains("data") : nullptr;
-    if (list == nullptr || !list->is_array() || list->get_array().empty() ||
-        !list->get_array().front().is_object())
-        return fail(ErrorCode::kCorrupt, endpoint + "/v1/models lists no model");
-    return text_at(list->get_array().front().get_object(), "id");
-}
-
 // Until the first token is there: of a server's first request, else of the work it has taken up.
 Result<std::optional<double>> first_token(const AdminClient& client, const std::string& instance,
                                           const std::string& model, Clock::time_point began) {
     if (model.empty())
         return until_token(client, instance, 0, began, kTokenMax);
     BERTH_ASSIGN(const json::object running, instance_of(client, instance));
-    BERTH_TRY(ask(text_at(running, "endpoint"), "POST", "/v1/completions",
-                  {{"model", model}, {"prompt", "Hello"}, {"max_tokens", 1}, {"temperature", 0}}));
+    BERTH_TRY(
+        ask_engine(text_at(running, "endpoint"), "POST", "/v1/completions",
+                   {{"model", model}, {"prompt", "Hello"}, {"max_tokens", 1}, {"temperature", 0}}));
     return std::optional(milliseconds_since(began));
 }
 
