@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/node/board.h"
 
+#include "scheduler/node/ranks.h"
 #include "scheduler/node/tiers.h"
 
 #include <algorithm>
@@ -231,21 +232,21 @@ Board::Weights Board::part(const Instance& i, const Row& row, uint32_t first) {
     return sum;
 }
 
-Board::Weights Board::weights(const Instance& i, const Row& row) {
+Board::Weights Board::weights(const Instance& i, const Row& row,
+                              const std::vector<uint32_t>& open) {
     if (i.spec.ranks == 1)
         return parts(*model_of(i), row).front();
     if (i.state == InstanceState::kLoading) // it knows its place
         for (size_t rank = 0; rank < i.devices.size(); ++rank)
             if (i.devices[rank] == row.device->id)
                 return part(i, row, static_cast<uint32_t>(rank));
-    const uint32_t each = i.spec.ranks_each();
-    Weights best = part(i, row, 0);
-    for (uint32_t first = each; first + each <= i.spec.ranks; first += each)
+    std::optional<Weights> best;
+    for (const uint32_t first : open.empty() ? first_ranks(i) : open)
         if (const Weights other = part(i, row, first);
-            std::pair(other.distance, other.weight_bytes) <
-            std::pair(best.distance, best.weight_bytes))
+            !best || std::pair(other.distance, other.weight_bytes) <
+                         std::pair(best->distance, best->weight_bytes))
             best = other;
-    return best;
+    return *best;
 }
 
 bool Board::could_have(const Row& row, uint64_t needed, std::optional<int64_t> below) {
@@ -258,10 +259,11 @@ bool Board::could_have(const Row& row, uint64_t needed, std::optional<int64_t> b
 }
 
 uint64_t Board::need_bytes(const Instance& i, const Row& row) {
+    return need_bytes(i, row, model_of(i) == nullptr ? Weights{.resident = true} : weights(i, row));
+}
+
+uint64_t Board::need_bytes(const Instance& i, const Row& row, const Weights& here) const {
     const uint64_t process = (grant_bytes_min(i) + row.overhead_bytes) * i.spec.ranks_each();
-    if (model_of(i) == nullptr)
-        return process;
-    const Weights here = weights(i, row);
     if (here.resident || here.loading)
         return process;
     return here.weight_bytes + std::max(here.loader_bytes, process);

@@ -68,8 +68,9 @@ class Board {
 
     const policies::ModelSpec* model_of(const Instance& i) const;
     // Of an instance that has a model, on one of rows(): what it needs there at the least. Of
-    // several ranks any could be placed there, with their parts: the nearest ones are.
-    Weights weights(const Instance& i, const Row& row);
+    // several ranks any could be placed there, with their parts: the nearest of `open` are (empty:
+    // of all; by their first ranks).
+    Weights weights(const Instance& i, const Row& row, const std::vector<uint32_t>& open = {});
     // The same for as many ranks as it has on a device, from `first` on.
     Weights part(const Instance& i, const Row& row, uint32_t first);
     // Whether `needed` bytes could be had at all by who may preempt those of rank `below` or less.
@@ -83,6 +84,7 @@ class Board {
     // What must be free there for it to be started: its weights while they are loaded, then its
     // process.
     uint64_t need_bytes(const Instance& i, const Row& row);
+    uint64_t need_bytes(const Instance& i, const Row& row, const Weights& here) const;
     static bool is_candidate(const Instance& i, const Row& row); // by its own list of devices
     // What it will need where, while it waits: all its candidates keep room for it.
     struct Claim {

@@ -19,13 +19,6 @@ std::string list_of(const std::vector<std::string>& names) {
     return text.empty() ? "none" : text;
 }
 
-const char* distance_words(int distance) {
-    static constexpr const char* kWords[] = {
-        "its weights are resident", "its weights are being loaded there",
-        "its weights come from host memory", "its weights come from an image", ""};
-    return kWords[distance];
-}
-
 std::string rejections(const Decision& decision) {
     std::string text;
     for (const Decision::Candidate& one : decision.candidates)
@@ -97,14 +90,16 @@ void Step::place(Instance& i, Board& board) {
         return find_room(i, board, fits, decision);
     note_fits(i, fits, decision);
     fits.resize(count);
-    std::vector<Board::Row*> rows;
+    i.devices.assign(std::max<size_t>(count, i.spec.ranks), DeviceId());
     for (const Fit& fit : fits) {
-        rows.push_back(fit.row);
+        const size_t first =
+            i.spec.ranks == 1 ? static_cast<size_t>(&fit - fits.data()) : fit.first_rank;
+        std::fill_n(i.devices.begin() + static_cast<long>(first), i.spec.ranks_each(),
+                    fit.row->device->id);
         for (Decision::Candidate& one : decision.candidates)
             one.taken = one.taken || one.name == "device/" + fit.row->device->id.value;
         decision.winner += (decision.winner.empty() ? "" : ", ") + fit.row->device->id.value;
     }
-    i.devices = devices_by_rank(i, rows, board);
     const std::vector<LoadKey> missing =
         model == nullptr ? std::vector<LoadKey>() : missing_parts(s_, i, *model);
     if (missing.empty()) {
@@ -122,70 +117,6 @@ void Step::place(Instance& i, Board& board) {
     for (const LoadKey& key : missing)
         start_load(key, ModelName(model->name), i.priority);
     board.placed(i);
-}
-
-// Its candidates, best first; the others' reasons are noted in the decision.
-std::vector<Step::Fit> Step::find_fits(const Instance& i, Board& board, Decision& decision) {
-    const policies::ModelSpec* model = board.model_of(i);
-    const bool returns = i.state == InstanceState::kEvicted;
-    std::vector<Fit> fits;
-    for (Board::Row& row : board.rows()) {
-        if (!Board::is_candidate(i, row))
-            continue;
-        std::string no;
-        if (row.device->cordoned)
-            no = "cordoned: " + row.device->cordon_reason;
-        else if (returns)
-            no = return_refusal(i, row);
-        if (!no.empty()) {
-            decision.candidates.push_back(
-                {"device/" + row.device->id.value, no, false, row.free_bytes});
-            continue;
-        }
-        Fit fit;
-        fit.row = &row;
-        fit.need_bytes = board.need_bytes(i, row);
-        const uint64_t claimed = claimed_bytes(i, row);
-        fit.available_bytes = row.free_bytes > claimed ? row.free_bytes - claimed : 0;
-        if (model != nullptr) {
-            const Board::Weights weights = board.weights(i, row);
-            fit.resident = weights.resident;
-            fit.distance = weights.distance;
-        }
-        fits.push_back(fit);
-    }
-    const bool pack = s_.policy.placement.strategy == policies::PlacementStrategy::kPack;
-    std::sort(fits.begin(), fits.end(), [pack](const Fit& a, const Fit& b) {
-        const bool a_fits = a.need_bytes <= a.available_bytes;
-        const bool b_fits = b.need_bytes <= b.available_bytes;
-        if (a_fits != b_fits)
-            return a_fits;
-        if (a.distance != b.distance)
-            return a.distance < b.distance;
-        if (a.available_bytes != b.available_bytes)
-            return (a.available_bytes > b.available_bytes) != (pack && a_fits);
-        return a.row->device->id < b.row->device->id;
-    });
-    // Devices of two kinds cost a process differently: of several they are of one kind.
-    if (i.spec.device_count > 1 && !fits.empty())
-        std::erase_if(fits, [kind = fits.front().row->device->kind](const Fit& fit) {
-            return fit.row->device->kind != kind;
-        });
-    return fits;
-}
-
-// For the record: what each of its devices has for it.
-void Step::note_fits(const Instance& i, const std::vector<Fit>& fits, Decision& decision) {
-    for (const Fit& fit : fits) {
-        const bool room = fit.need_bytes <= fit.available_bytes;
-        std::string why = (room ? format_bytes(fit.available_bytes) + " are free for it"
-                                : "needs " + format_bytes(fit.need_bytes) + ", " +
-                                      format_bytes(fit.available_bytes) + " are free for it");
-        if (!i.spec.model.empty() && *distance_words(fit.distance) != '\0')
-            why += std::string("; ") + distance_words(fit.distance);
-        decision.candidates.push_back(
-            {"device/" + fit.row->device->id.value, why, false, fit.available_bytes});
-    }
 }
 
 // What is spoken for there by those who come before. What they cannot get now anyway is lent to
@@ -219,8 +150,8 @@ Step::Search Step::search_room(Instance& i, Board& board, const std::vector<Fit>
             continue;
         if (model != nullptr) {
             found.who.keep.clear();
-            const uint32_t first = board.weights(i, *fit.row).first_rank;
-            for (uint32_t rank = first; rank < first + i.spec.ranks_each(); ++rank)
+            const uint32_t end = fit.first_rank + i.spec.ranks_each();
+            for (uint32_t rank = fit.first_rank; rank < end; ++rank)
                 found.who.keep.push_back(load_key(*model, fit.row->device->id, rank));
         }
         RoomPlan plan;

@@ -18,7 +18,8 @@ struct Step::Fit {
     uint64_t need_bytes = 0;
     uint64_t available_bytes = 0;
     bool resident = true;
-    int distance = 0; // of its weights, see Board::Weights
+    int distance = 0;        // of its weights, see Board::Weights
+    uint32_t first_rank = 0; // of several ranks that are placed there
 };
 
 // For whom room is made.

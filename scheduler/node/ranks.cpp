@@ -25,28 +25,11 @@ std::vector<LoadKey> missing_parts(const NodeState& state, const Instance& i,
     return parts;
 }
 
-std::vector<DeviceId> devices_by_rank(const Instance& i, std::vector<Board::Row*> rows,
-                                      Board& board) {
-    std::vector<DeviceId> devices;
-    if (i.spec.ranks == 1) {
-        for (const Board::Row* row : rows)
-            devices.push_back(row->device->id);
-        return devices;
-    }
-    std::ranges::sort(rows, {}, [](const Board::Row* row) { return row->device->id; });
-    const uint32_t each = i.spec.ranks_each();
-    devices.resize(i.spec.ranks);
-    std::vector<bool> given(rows.size(), false);
-    // The nearest first: what is resident must not lose its place to what has to be loaded anyway.
-    for (int distance = 0; distance <= Board::kFarthest; ++distance)
-        for (size_t n = 0; n < rows.size(); ++n)
-            for (uint32_t first = 0; first + each <= i.spec.ranks && !given[n]; first += each) {
-                if (!devices[first].empty() || board.part(i, *rows[n], first).distance != distance)
-                    continue;
-                given[n] = true;
-                std::fill_n(devices.begin() + first, each, rows[n]->device->id);
-            }
-    return devices;
+std::vector<uint32_t> first_ranks(const Instance& i) {
+    std::vector<uint32_t> firsts;
+    for (uint32_t first = 0; first < i.spec.ranks; first += i.spec.ranks_each())
+        firsts.push_back(first);
+    return firsts;
 }
 
 RankRoom room_for_each(const Instance& i, Board& board,

@@ -17,10 +17,8 @@ bool waits_for(const Instance& i, const policies::ModelSpec& model, const LoadKe
 // Of these, what is not resident.
 std::vector<LoadKey> missing_parts(const NodeState& state, const Instance& i,
                                    const policies::ModelSpec& model);
-// Which device for which rank, of as many as it takes: where its part lies already, or comes from
-// nearest; else in the devices' order.
-std::vector<DeviceId> devices_by_rank(const Instance& i, std::vector<Board::Row*> rows,
-                                      Board& board);
+// Of the ranks that share a device, the first: one for each device that it takes.
+std::vector<uint32_t> first_ranks(const Instance& i);
 
 // What each of its ranks could have more, on the device that has the least for it.
 struct RankRoom {

@@ -6,11 +6,8 @@
 #include "scheduler/node/reducer.h"
 #include "scheduler/node/step_base.h"
 
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 // Inside scheduler/node/ only: one application of one event; the groups below name the files.
@@ -106,6 +103,9 @@ class Step : private StepBase {
     std::string held_back(const Instance& i, std::string& words);
     void place(Instance& i, Board& board);
     std::vector<Fit> find_fits(const Instance& i, Board& board, Decision& decision);
+    std::vector<Fit> in_order(const Instance& i, Board& board, std::vector<Fit> fits) const;
+    static void weigh(const Instance& i, Board& board, const std::vector<uint32_t>& open, Fit& fit);
+    static void swap_if_better(const Instance& i, Board& board, Fit& a, Fit& b);
     bool is_urgent(const Instance& i) const;
     static void note_fits(const Instance& i, const std::vector<Fit>& fits, Decision& decision);
     Search search_room(Instance& i, Board& board, const std::vector<Fit>& fits, bool was_told);

@@ -44,7 +44,7 @@ BUGS = [
        "    const uint64_t told = i.grant_bytes;\n    i.grant_bytes = planted(%d) ? 0 : told;\n"
        "    send(i, CommandKind::kRestore, told);\n    return true;")]),
     ("a cordon is ignored when instances are placed",
-     [("placement.cpp", "        if (row.device->cordoned)\n            no =",
+     [("fits.cpp", "        if (row.device->cordoned)\n            no =",
        "        if (row.device->cordoned && !planted(%d))\n            no =")]),
     ("a process is known by its pid alone",
      [("death.cpp", "!(event.process == i->process)",
