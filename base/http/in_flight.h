@@ -24,7 +24,8 @@ struct RequestInFlight {
 //
 // Of which a process has read at least a byte, and which are not answered whole.
 Result<std::set<RequestInFlight>> requests_in_flight(int journal, Parking& parking);
-// Ends the connections of those that are in flight still, and frees their slots; how many.
+// Ends the connections of those that are in flight still, frees their slots and wipes what is in
+// them; how many.
 Result<size_t> end_requests(int journal, Parking& parking, const std::set<RequestInFlight>& which);
 
 } // namespace berth::http

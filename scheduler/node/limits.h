@@ -29,7 +29,7 @@ inline constexpr size_t kCrashesMax = 5;
 inline constexpr Nanoseconds kSteadyTime = std::chrono::seconds(2); // of a service: no loop
 // One that begins to answer does what is in flight first: the device and its driver, which still
 // takes an ended process apart, are asked for nothing else meanwhile. At first for no larger grant,
-// then for no standby. On an H200 a token came after 125 ms with all three at once
+// then for no standby. On an H200 the next token came after 90 ms with all at once, after 68 so
 // (docs/benchmarks.md).
 inline constexpr Nanoseconds kFirstAnswersTime = std::chrono::milliseconds(250);
 inline constexpr Nanoseconds kStandbyAfterTime = std::chrono::milliseconds(500);

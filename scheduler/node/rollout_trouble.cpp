@@ -192,7 +192,8 @@ std::string Step::Rolling::missing_words(const Instance& i) const {
             words += (words.empty() ? "; on " : ", on ") + one.device.value + " " +
                      format_bytes(one.bytes) + " are missing (" + std::to_string(one.bytes) +
                      " bytes)";
-    return words;
+    return words.empty() ? words
+                         : words + "; with --max-unavailable 1 it is replaced in place instead";
 }
 
 // What the old one has beyond its request may be all that is missing: it is asked for that, once.

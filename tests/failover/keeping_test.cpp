@@ -685,8 +685,8 @@ TEST(InFlight, RequestsThatWereThereBeforeAreEndedAndThoseThatCameLaterGoOn) {
     const auto keep = [](Keeping& keeping, const Pair& pair) {
         return keeping.keep(pair.ours.get());
     };
-    const auto ask = [](KeptConnection& kept, const Pair& pair) {
-        send_text(pair.theirs.get(), "a question");
+    const auto ask = [](KeptConnection& kept, const Pair& pair, const char* what = "a question") {
+        send_text(pair.theirs.get(), what);
         receive_into(kept, pair.ours.get());
         kept.begin_request(10);
     };
@@ -695,7 +695,7 @@ TEST(InFlight, RequestsThatWereThereBeforeAreEndedAndThoseThatCameLaterGoOn) {
         const auto keeping = held.open(1);
         const auto first = keep(*keeping, old), second = keep(*keeping, answered),
                    third = keep(*keeping, idle);
-        ask(*first, old);
+        ask(*first, old, "a bad one.");
         ask(*second, answered);
         noted = requests_in_flight(held.journal.get(), parking).value();
         EXPECT_EQ(noted.size(), 2U) << "the idle one has none";
@@ -705,8 +705,11 @@ TEST(InFlight, RequestsThatWereThereBeforeAreEndedAndThoseThatCameLaterGoOn) {
         EXPECT_EQ(requests_in_flight(held.journal.get(), parking).value().size(), 3U);
         keeping->release();
     }
+    EXPECT_TRUE(held.holds("a bad one."));
     EXPECT_EQ(end_requests(held.journal.get(), parking, noted).value(), 1U);
     EXPECT_TRUE(is_ended(old.theirs.get()));
+    EXPECT_FALSE(held.holds("a bad one.")) << "it does not wait for the next process";
+    EXPECT_TRUE(held.holds("a question"));
     const auto next = held.open(2);
     EXPECT_EQ(next->take_over().size(), 2U);
     EXPECT_EQ(next->counts().cut, 0U);

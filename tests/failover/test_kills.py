@@ -341,19 +341,41 @@ def test_ends_of_every_kind_are_as_they_would_be(served):
     in_crowd(served, [wants_it_closed, speaks_http_1_0, talks_nonsense, wants_it_closed])
 
 
+def chunked(data, cut):
+    """The same request, its body in two chunks."""
+    head, body = data.split(b"\r\n\r\n", 1)
+    fields = [b"Transfer-Encoding: chunked" if line.lower().startswith(b"content-length") else line
+              for line in head.split(b"\r\n")]
+    pieces = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (body[:cut], body[cut:]))
+    return b"\r\n".join(fields) + b"\r\n\r\n" + pieces + b"0\r\n\r\n"
+
+
 def test_idle_and_half_sent_connections_live_on(served):
-    idle, half = Connection(served.address), Connection(served.address)
-    data = request(*completion("later "))
-    half.send(data[:70])
-    assert idle.ask("/v1/models")[0] == 200
-    for _ in range(3):
-        time.sleep(0.1)
-        served.fail_over()
-    half.send(data[70:])
-    assert half.answer()[0] == 200
-    assert idle.ask("/v1/models")[0] == 200
-    idle.close()
-    half.close()
+    """Half of a head, of a body, of a chunk's size, of a chunk, of the end of all chunks; each engine
+    gets a few bytes of it."""
+    whole = request(*completion("later "))
+    parts = chunked(whole, 20)
+    body = parts.index(b"\r\n\r\n") + 4
+    cases = [(whole, 70), (whole, len(whole) - 9), (parts, body + 1), (parts, body + 9),
+             (parts, len(parts) - 6), (parts, len(parts) - 3)]
+    with Connection(served.address) as idle, Connection(served.address) as other:
+        expected = same_each_time(other.ask(*completion("later "))[1])
+        clients = [Connection(served.address) for _ in cases]
+        for (data, cut), client in zip(cases, clients):
+            client.send(data[:cut])
+        assert idle.ask("/v1/models")[0] == 200
+        for number in range(3):
+            time.sleep(0.1)
+            served.fail_over()
+            if number < 2:
+                for (data, cut), client in zip(cases, clients):
+                    client.send(data[cut + number:cut + number + 1])
+        for (data, cut), client in zip(cases, clients):
+            client.send(data[cut + 2:])
+            status, text = client.answer()
+            assert (status, same_each_time(text)) == (200, expected)
+            client.close()
+        assert idle.ask("/v1/models")[0] == 200
 
 
 def test_many_connections_outlive_their_engine(served):

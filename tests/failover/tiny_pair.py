@@ -22,7 +22,7 @@ metadata: {{name: chat}}
 spec:
   model: tiny
   priorityClassName: online
-  resources: {{requests: {{memory: 64Mi}}, limits: {{memory: 128Mi}}}}
+  resources: {{requests: {{memory: {request}}}, limits: {{memory: {limit}}}}}
   engine:
     command: [berth-engine, --served-model-name, tiny, --batch-invariant, --threads, "1"]
     listen: "127.0.0.1:{port}"
@@ -48,11 +48,13 @@ def chat(text, **more):
 
 
 class TinyPair(ServingPair):
-    def __init__(self, model, alone=False, environment=None, **more):
-        self.port, self.model = free_port(), model
+    def __init__(self, model, alone=False, environment=None, memory="1Gi",
+                 grant=("64Mi", "128Mi"), spare=SPARE, **more):
+        """`grant`: requested, and the limit."""
+        self.port, self.model, self.grant = free_port(), model, grant
         self.serving = ("chat",) if alone else ServingPair.serving
-        super().__init__(memory="1Gi", **more,
-                         policy=self.documents(environment or {}) + ("" if alone else SPARE))
+        super().__init__(memory=memory, **more,
+                         policy=self.documents(environment or {}) + ("" if alone else spare))
         if alone:
             wait_until("it answers", self.active)
         else:
@@ -60,20 +62,25 @@ class TinyPair(ServingPair):
 
     def documents(self, environment):
         """The model's and chat's."""
-        return DOCUMENTS.format(model=self.model, port=self.port,
+        request, limit = self.grant
+        return DOCUMENTS.format(model=self.model, port=self.port, request=request, limit=limit,
                                 environment=json.dumps(environment))
+
+    def berth(self, *words):
+        return subprocess.run([BIN / "berth", "--admin", self.root / "run/admin.sock", *words],
+                              capture_output=True, stdin=subprocess.DEVNULL, text=True,
+                              timeout=PATIENCE, check=False)
 
     def roll(self, *words):
         """`berth rollout`, until it is over."""
-        done = subprocess.run([BIN / "berth", "--admin", self.root / "run/admin.sock", "rollout",
-                               *words, "--wait"], capture_output=True, stdin=subprocess.DEVNULL,
-                              text=True, timeout=PATIENCE, check=False)
+        done = self.berth("rollout", *words, "--wait")
         assert done.returncode == 0, done.stderr
+        return done
 
     def roll_to(self, environment, *words):
         document = self.root / "chat.yaml"
         document.write_text(self.documents(environment).split("---")[1])
-        self.roll("chat", "-f", str(document), *words)
+        return self.roll("chat", "-f", str(document), *words)
 
     def wait_steady(self):
         """Both of the pair, up for a while."""

@@ -322,10 +322,17 @@ Status Engine::step() {
     return works;
 }
 
-// Once somebody is answered, blocks hold something; and whoever waits goes before.
+void Engine::rest() {
+    const auto began = Clock::now();
+    parts_.host.wait(stopping_ ? kStopWait : kIdleWait);
+    has_rested_ = has_rested_ || Clock::now() - began >= kIdleWait;
+}
+
+// Once somebody is answered, blocks hold something. Who is to serve at once is told so at once, and
+// has nothing to rehearse.
 bool Engine::may_rehearse() const {
     return parts_.rehearsal != nullptr && !parts_.rehearsal->is_over() && socket_side_ != nullptr &&
-           !has_served_ && !stopping_ && !held() && parts_.scheduler.idle();
+           has_rested_ && !has_served_ && !stopping_ && !held() && parts_.scheduler.idle();
 }
 
 Status Engine::rehearse() {
@@ -372,12 +379,11 @@ Status Engine::run() {
             break;
         publish();
         tell_awaited();
-        if (may_rehearse()) {
-            status = rehearse();
-            continue;
-        }
         if (held() || parts_.scheduler.idle()) {
-            parts_.host.wait(stopping_ ? kStopWait : kIdleWait);
+            if (may_rehearse())
+                status = rehearse();
+            else
+                rest();
             continue;
         }
         status = step();

@@ -93,6 +93,7 @@ class Engine final : public EngineApi {
     void tell_failed();
     bool held() const { return parts_.memory.offloaded() || parts_.host.paused(); }
     Status step();
+    void rest();
     bool may_rehearse() const;
     Status rehearse();
     void give_turn(Nanoseconds step);
@@ -121,6 +122,7 @@ class Engine final : public EngineApi {
     std::atomic<int64_t> stop_grace_ns_{-1}; // -1: none asked for
     // Engine thread alone:
     bool has_served_ = false;
+    bool has_rested_ = false; // nobody has wanted anything for a while
     bool stopping_ = false;
     bool hands_over_ = false;
     http::Leave leaves_; // of Stop: what is the successor's at once
