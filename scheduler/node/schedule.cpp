@@ -105,8 +105,8 @@ void Step::schedule() {
             come_back(i, board);
         else if (!i.process_alive && i.state != InstanceState::kLoading && start_at(s_, i) <= now_)
             place_unless_refused(i, board, queue.refusal(one));
-        if (start_at(s_, i) > now_)
-            wake(start_at(s_, i));
+        if (const TimePoint start = start_at(s_, i); start > now_)
+            wake(start);
         if (!waits(i) || i.process_alive != (i.state == InstanceState::kSuspended))
             continue;
         queue.move_claims(one, nullptr, &Board::Row::claimed_before_bytes);

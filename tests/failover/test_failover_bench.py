@@ -83,7 +83,7 @@ def test_an_answer_that_is_not_the_undisturbed_one_is_told(folder):
 def bench(node, *words, context=64):
     return subprocess.run(
         [BIN / "berth", "--admin", node.root / "run/admin.sock", "bench", "failover", "--json",
-         "--context", str(context), "--tokens", "48", *words],
+         "--context", str(context), "--tokens", "200", *words],
         capture_output=True, text=True, timeout=280, check=False)
 
 
@@ -95,7 +95,7 @@ def test_the_bench_kills_who_answers_and_times_the_next_token(tiny_model):
         line, = [json.loads(text) for text in done.stdout.splitlines()]
         told = {key: line[key] for key in ("instance", "standbys", "contextTokens", "answerTokens",
                                            "kills", "answersWhole", "textsEqual", "rounds")}
-        assert told == {"instance": "chat", "standbys": 1, "contextTokens": 64, "answerTokens": 48,
+        assert told == {"instance": "chat", "standbys": 1, "contextTokens": 64, "answerTokens": 200,
                         "kills": 2, "answersWhole": 2, "textsEqual": 2, "rounds": 2}
         assert line["p50"] > 0 and line["floor"]["p50"] > 0
         assert node.active()["generation"] == generation + 2
