@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint64_t kReserveMax = 128;
 constexpr uint64_t kTableMax = 65'536;
+// Below what select() can wait for (FD_SETSIZE), and what a process may have that nobody gave more.
+constexpr int kHighNumber = 960;
 
 uint64_t reserve_of(uint64_t limit, DescriptorUse use) {
     uint64_t reserve = std::min(kReserveMax, limit / 4);
@@ -50,6 +52,13 @@ void make_descriptor_table() {
     const UniqueFd any(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (any && most > 0) // the lowest that is free from the last one on
         const UniqueFd last(::fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(most - 1)));
+}
+
+UniqueFd to_high_number(UniqueFd fd) {
+    if (fd.get() >= kHighNumber)
+        return fd;
+    UniqueFd high(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kHighNumber));
+    return high ? std::move(high) : std::move(fd);
 }
 
 uint64_t descriptor_limit() {

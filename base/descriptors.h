@@ -30,6 +30,14 @@ void make_descriptor_table();
 // The soft limit now.
 uint64_t descriptor_limit();
 
+// The same under a number that is higher than those of nearly all else, so that whoever is at the
+// other end hears of it first when this process is killed: Linux looks through an ending process's
+// descriptors from the lowest number up, puts off what closing them takes, and does what it has put
+// off last first (close_files() in fs/file.c, kernel/task_work.c). A driver's files, which hold
+// device memory, take it tens of milliseconds meanwhile. Unchanged where the limit of descriptors
+// leaves no such number.
+UniqueFd to_high_number(UniqueFd fd);
+
 // Who asks for a descriptor, in the order in which they are turned away.
 enum class DescriptorUse {
     kNewcomer, // an engine's connection: leaves a quarter of the limit, at most 128

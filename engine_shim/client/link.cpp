@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_shim/client/link.h"
 
+#include "base/descriptors.h"
 #include "base/log.h"
 
 #include <fmt/format.h>
@@ -104,7 +105,7 @@ void Link::connect_step() {
         go_down(socket.error(), false);
         return;
     }
-    socket_ = std::move(*socket);
+    socket_ = to_high_number(std::move(*socket)); // berthd hears of this process's end by it
     greet_until_ = now() + kGreetTimeout;
     protocol::Hello hello = listener_.hello();
     std::vector<int> fds = listener_.hello_fds();

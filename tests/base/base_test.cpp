@@ -16,6 +16,8 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -219,6 +221,34 @@ TEST(Descriptors, TheTableIsAsLargeAsTheLimitAndTakesNoneOfThem) {
     const size_t at = status->find("FDSize:");
     ASSERT_NE(at, std::string::npos);
     EXPECT_GE(std::stoull(status->substr(at + 7)), std::min<uint64_t>(descriptor_limit(), 65'536));
+}
+
+TEST(Descriptors, AHighNumberIsAboveWhatIsOpenedLaterAndTheSameFile) {
+    auto pair = packet_pair();
+    ASSERT_TRUE(pair);
+    const int low = pair->first.get();
+    const UniqueFd high = to_high_number(std::move(pair->first));
+    EXPECT_GE(high.get(), 960);
+    EXPECT_LT(high.get(), FD_SETSIZE);
+    EXPECT_EQ(::fcntl(low, F_GETFD), -1) << "closed";
+    EXPECT_EQ(::fcntl(high.get(), F_GETFD), FD_CLOEXEC);
+    ASSERT_TRUE(send_packet(high.get(), "x", {}, soon()));
+    EXPECT_EQ(receive_packet(pair->second.get(), soon())->payload, "x");
+    const UniqueFd next = to_high_number(std::move(pair->second));
+    EXPECT_GT(next.get(), high.get());
+}
+
+TEST(Descriptors, WhereTheLimitLeavesNoHighNumberOneStaysAsItIs) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit few{512, before.rlim_max};
+    auto pair = packet_pair();
+    ASSERT_TRUE(pair);
+    const int low = pair->first.get();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const UniqueFd same = to_high_number(std::move(pair->first));
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(same.get(), low);
 }
 
 // A message over the limits must not leave its descriptors open.

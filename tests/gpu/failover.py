@@ -353,12 +353,13 @@ def own_bench(bench):
     documents = bench.head() + bench.engine("chat0", bench.ports[0], True) + STANDBY.format(
         number=0, standby=chosen.standby)
     exact = ["--exact"] if "--batch-invariant" in chosen.engine_args else []
+    kills = max(min(chosen.kills, int(bench.left() / 5) - 6), 1)  # they take some 4 s each
     with bench.node(documents, "bench") as node:
         for name in ("chat0", "spare0"):
             node.wait_state(name, "Running", timeout=300)
         done = subprocess.run(
             [chosen.bin / "berth", "--admin", node.root / "run/admin.sock", "bench", "failover",
-             "--json", "--instance", "chat0", "--rounds", str(chosen.kills), "--context",
+             "--json", "--instance", "chat0", "--rounds", str(kills), "--context",
              str(chosen.context), "--tokens", str(chosen.tokens), *exact],
             stdout=subprocess.PIPE, text=True, timeout=max(bench.left(), 30), check=False)
     print(done.stdout, flush=True)

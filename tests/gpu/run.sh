@@ -4,7 +4,7 @@
 # benches one after another within a time, and all they say under one folder.
 #
 #   tests/gpu/run.sh [--bin DIR] [--out DIR] [--seconds 570] [--model DIR]
-#                    [--only colocate,cycles,failover,ranks,node,engine,load,grant]
+#                    [--only colocate,cycles,failover,endings,ranks,node,engine,load,grant]
 #                    [--shape qwen3-8b] [--trace FILE] [--colocate "WORDS"]
 #
 # --only      which, in this order; colocate alone if none is named
@@ -19,12 +19,12 @@
 #             --node "--only preempt,start --rounds 50", --engine "--parts bench"
 #
 # Takes on an H200, about: the checkpoint 22 s, colocate 345 s at its default, failover 420 s,
-# node 120 s, engine 250 s, load 200 s. Exit status: how many parts failed.
+# endings 60 s, node 120 s, engine 250 s, load 200 s. Exit status: how many parts failed.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$here/build/release/bin out=/tmp/berth-gpu-results only=colocate seconds=570
 model=/tmp/berth-model shape=qwen3-8b trace=$here/tests/traces/azure-llm-2023-conv-500.csv
-parts=(colocate cycles failover ranks node engine load grant)
+parts=(colocate cycles failover endings ranks node engine load grant)
 declare -A words=()
 usage() {
     sed -n '3,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"
@@ -126,6 +126,7 @@ for name in ${only//,/ }; do
         part failover python3 "$here/tests/gpu/failover.py" --model "$model" --bin "$bin" \
             --out "$out/failover" --seconds $(($(left) - 30)) "${more[@]}"
         ;;
+    endings) part endings python3 "$here/tests/gpu/endings.py" --out "$out/endings.jsonl" ;;
     ranks) # two on one GPU through Gloo; where there are more GPUs, also one on each through NCCL
         [ -e "$model-ranks/.complete" ] ||
             part ranks-checkpoint python3 "$here/configs/make_model.py" random "$model-ranks" \
