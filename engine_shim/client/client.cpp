@@ -177,7 +177,9 @@ bool Client::await_turn() {
 Nanoseconds Client::wait_at_gate(Nanoseconds longest) {
     const auto began = std::chrono::steady_clock::now();
     const auto waited = [&] { return Nanoseconds(std::chrono::steady_clock::now() - began); };
-    while (state_->gate_stops() && !state_->commands.has_next() && waited() < longest) {
+    if (!state_->gate_stops())
+        return Nanoseconds(0);
+    while (state_->gate.closed() && !state_->commands.has_next() && waited() < longest) {
         const Nanoseconds rest = state_->meter.rest(state_->gate.share(), ShareMeter::Clock::now());
         if (rest.count() == 0)
             break;

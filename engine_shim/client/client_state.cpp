@@ -98,8 +98,7 @@ bool Client::State::gate_stops() {
         meter.open();
         return false;
     }
-    const uint32_t share = gate.share();
-    return share == 0 || !meter.runs_on(share, ShareMeter::Clock::now());
+    return !meter.runs_on(gate.share(), ShareMeter::Clock::now());
 }
 
 void Client::State::on_up(uint64_t epoch) {

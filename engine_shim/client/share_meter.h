@@ -19,6 +19,7 @@ class ShareMeter {
   public:
     using Clock = std::chrono::steady_clock;
     static constexpr Nanoseconds kTurn = std::chrono::milliseconds(4);
+    static constexpr Nanoseconds kNever = Nanoseconds::max();
 
     // The gate is open: what was spent is forgotten.
     void open() { since_.store(0, std::memory_order_relaxed); }
@@ -27,29 +28,33 @@ class ShareMeter {
     bool runs_on(uint32_t thousandths, Clock::time_point now) {
         const int64_t at = now.time_since_epoch().count();
         const int64_t since = since_.exchange(at, std::memory_order_relaxed);
-        if (since == 0) { // it has just closed
-            credit_.store(0, std::memory_order_relaxed);
-            return false;
-        }
+        if (since == 0 || thousandths == 0) // it has just closed, or leaves nothing
+            return nothing_is_left();
         const int64_t ran = at - since;
         return add(ran * thousandths / 1000 - ran) > 0;
     }
 
-    // While it waits: how long until its next turn at the soonest; 0: it has come.
+    // While it waits: how long until its next turn at the soonest; 0: it has come; kNever: not with
+    // a share of nothing.
     Nanoseconds rest(uint32_t thousandths, Clock::time_point now) {
         const int64_t at = now.time_since_epoch().count();
         const int64_t since = since_.exchange(at, std::memory_order_relaxed);
-        const int64_t credit =
-            since == 0 ? credit_.load(std::memory_order_relaxed)
-                       : std::min(add((at - since) * thousandths / 1000), kTurn.count());
+        if (since == 0 || thousandths == 0)
+            nothing_is_left();
+        if (thousandths == 0)
+            return kNever;
+        const int64_t earned = since == 0 ? 0 : (at - since) * thousandths / 1000;
+        const int64_t credit = std::min(add(earned), kTurn.count());
         credit_.store(credit, std::memory_order_relaxed);
         const int64_t missing = kTurn.count() - credit;
-        if (missing <= 0)
-            return Nanoseconds(0);
-        return Nanoseconds(missing * 1000 / std::max<int64_t>(thousandths, 1) + 1);
+        return Nanoseconds(missing <= 0 ? 0 : missing * 1000 / thousandths + 1);
     }
 
   private:
+    bool nothing_is_left() {
+        credit_.store(0, std::memory_order_relaxed);
+        return false;
+    }
     int64_t add(int64_t nanoseconds) {
         return credit_.fetch_add(nanoseconds, std::memory_order_relaxed) + nanoseconds;
     }

@@ -621,6 +621,9 @@ TEST_F(ClientTest, WhatIsComputedBesideTheLoopWaitsAtAClosedGateForAWhile) {
     auto online = must(GateRaiser::open(daemon_.gate().writable, 3, 1000));
     online.raise();
     EXPECT_GE(client_->wait_at_gate(50ms), 50ms);
+    must(set_gate_share(daemon_.gate(), 500));
+    EXPECT_LT(client_->wait_at_gate(1h), 1h) << "its share comes while the gate is closed";
+    must(set_gate_share(daemon_.gate(), 0));
     auto waiting = std::async(std::launch::async, [&] { return client_->wait_at_gate(1h); });
     EXPECT_EQ(waiting.wait_for(100ms), std::future_status::timeout);
     online.lower();

@@ -53,6 +53,35 @@ TEST(ShareMeter, StopsAtTheFirstLookAfterTheGateHasClosed) {
     EXPECT_FALSE(meter.runs_on(900, now + 1s)) << "what was left over is not carried along";
 }
 
+// At whatever moment of its turns the policy takes the share away.
+TEST(ShareMeter, AShareThatIsTakenAwayLeavesNothingOfItsLastTurn) {
+    for (int looks = 0; looks < 40; ++looks) {
+        ShareMeter meter;
+        Clock::time_point now{1h};
+        bool runs = meter.runs_on(300, now);
+        for (int look = 0; look < looks; ++look) {
+            now += 1ms;
+            runs = runs ? meter.runs_on(300, now) : meter.rest(300, now).count() == 0;
+        }
+        for (int look = 0; look < 5; ++look) {
+            now += 1ms;
+            EXPECT_FALSE(meter.runs_on(0, now));
+            EXPECT_EQ(meter.rest(0, now), ShareMeter::kNever) << "after " << looks << " looks";
+        }
+        EXPECT_NEAR(std::chrono::duration<double>(meter.rest(500, now)).count(), 0.008, 1e-6);
+    }
+}
+
+TEST(ShareMeter, WhatWasLeftOverWhenTheGateOpenedIsNotThereWhenItClosesWhoeverLooks) {
+    ShareMeter meter;
+    Clock::time_point now{1h};
+    EXPECT_FALSE(meter.runs_on(300, now));
+    while (meter.rest(300, now).count() > 0)
+        now += 1ms;
+    meter.open();
+    EXPECT_GT(meter.rest(300, now + 1s).count(), 0);
+}
+
 TEST(SpareTime, GrowsWithSlackAndHalvesAtOnceWhenATargetIsMissed) {
     SpareTime spare;
     const SpareTime::Targets targets{200ms, 40ms};
