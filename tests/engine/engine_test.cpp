@@ -36,13 +36,15 @@ TEST_P(OffloadModes, AnswersAreTheSameThroughOffloadsAndRestores) {
 
 TEST(Engine, SaysWhatItHasSavedAndWhomOnlyItsGrantKeepsWaiting) {
     RunningEngine engine;
+    engine.host.close_gate_at(60);
     engine.submit(4);
-    ASSERT_TRUE(engine.host.await_tokens(60));
+    ASSERT_TRUE(engine.host.await_yield(1));
     const CommandDone off = engine.host.order(CommandKind::kOffload);
     ASSERT_FALSE(off.error) << off.error->message;
     EXPECT_GT(off.saved_bytes, 0U);
     EXPECT_EQ(off.saved_bytes % engine.block_bytes(), 0U);
     EXPECT_EQ(engine.host.order(CommandKind::kOffload).saved_bytes, 0U) << "they are saved";
+    engine.host.close_gate(false);
     // Four need more than a quarter: some run, others wait for blocks alone.
     ASSERT_FALSE(engine.host.order(CommandKind::kRestore, engine.grant / 4).error);
     EXPECT_TRUE(engine.host.await_load([](const EngineHost::Load& load) {
@@ -102,9 +104,11 @@ TEST(Engine, ASmallerGrantRecomputesWhatDoesNotFit) {
 
 TEST(Engine, ARestoreIntoAGrantWithoutRoomIsRefusedAndLosesNothing) {
     RunningEngine engine;
+    engine.host.close_gate_at(30);
     engine.submit(4);
-    ASSERT_TRUE(engine.host.await_tokens(30));
+    ASSERT_TRUE(engine.host.await_yield(1));
     ASSERT_FALSE(engine.host.order(CommandKind::kOffload).error);
+    engine.host.close_gate(false);
     const CommandDone refused = engine.host.order(CommandKind::kRestore, 4096);
     ASSERT_TRUE(refused.error);
     EXPECT_EQ(refused.error->reason, "GrantTooSmall");
@@ -132,15 +136,15 @@ TEST(Engine, ARestoreWhoseCanaryDiffersStaysOffloadedAndLosesNothing) {
 
 TEST(Engine, AClosedGateStopsItBetweenLayersAndChangesNothing) {
     RunningEngine engine;
+    engine.host.close_gate_at(12);
     engine.submit(4);
     for (int round = 1; round <= 5; ++round) {
-        ASSERT_TRUE(engine.host.await_tokens(static_cast<uint64_t>(round) * 12));
-        const int yields = engine.host.yields;
-        engine.host.close_gate(true);
-        ASSERT_TRUE(engine.host.await_yield(yields + 1));
+        ASSERT_TRUE(engine.host.await_yield(round));
         const uint64_t before = engine.host.tokens();
         std::this_thread::yield();
         EXPECT_EQ(engine.host.tokens(), before);
+        if (round < 5)
+            engine.host.close_gate_at(static_cast<uint64_t>(round + 1) * 12);
         engine.host.close_gate(false);
     }
     EXPECT_EQ(engine.finish(4), undisturbed());
@@ -149,9 +153,8 @@ TEST(Engine, AClosedGateStopsItBetweenLayersAndChangesNothing) {
 
 TEST(Engine, ACommandReachesItWhileTheGateIsClosed) {
     RunningEngine engine;
+    engine.host.close_gate_at(10);
     engine.submit(4);
-    ASSERT_TRUE(engine.host.await_tokens(10));
-    engine.host.close_gate(true);
     ASSERT_TRUE(engine.host.await_yield(1));
     EXPECT_FALSE(engine.host.order(CommandKind::kOffload).error);
     EXPECT_FALSE(engine.host.order(CommandKind::kRestore, engine.grant).error);
@@ -183,8 +186,9 @@ TEST(Engine, BeforeATurnEachAnswerUnderWayTellsHowFarItIs) {
 
 TEST(Engine, StopEndsRequestsAsCancelledNotAsAnswered) {
     RunningEngine engine(/*drain=*/false);
+    engine.host.close_gate_at(10);
     engine.submit(4);
-    ASSERT_TRUE(engine.host.await_tokens(10));
+    ASSERT_TRUE(engine.host.await_yield(1));
     EXPECT_FALSE(engine.host.order(CommandKind::kStop).error);
     engine.join();
     EXPECT_TRUE(engine.ended);

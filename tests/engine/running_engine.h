@@ -57,6 +57,10 @@ class FakeHost final : public CommandHost {
     void report(const Load& load) override {
         const std::lock_guard lock(mutex_);
         load_ = load;
+        if (closes_when_ && closes_when_(load)) {
+            closes_when_ = nullptr;
+            closed_ = true;
+        }
         changed_.notify_all();
     }
     void report_batch(uint64_t, uint64_t) override {}
@@ -80,6 +84,14 @@ class FakeHost final : public CommandHost {
         EXPECT_TRUE(
             changed_.wait_for(lock, std::chrono::seconds(60), [&] { return done_.contains(id); }));
         return done_[id];
+    }
+    // Once, between two steps: the engine does not run on until this thread has had its turn.
+    void close_gate_when(std::function<bool(const Load&)> wanted) {
+        const std::lock_guard lock(mutex_);
+        closes_when_ = std::move(wanted);
+    }
+    void close_gate_at(uint64_t tokens) {
+        close_gate_when([tokens](const Load& load) { return load.tokens >= tokens; });
     }
     bool await_tokens(uint64_t tokens) {
         std::unique_lock lock(mutex_);
@@ -119,6 +131,7 @@ class FakeHost final : public CommandHost {
 
   private:
     Load load_;
+    std::function<bool(const Load&)> closes_when_;
 };
 
 inline constexpr uint32_t kBlocks = 48;

@@ -115,12 +115,14 @@ TEST(Shrink, MovesLiveBlocksDownAndUnmapsBehindAFence) {
 
 TEST(Shrink, SaysHowMuchItHasMoved) {
     RunningEngine engine;
+    engine.host.close_gate(true); // all eight have come when the first of them begins
     for (int i = 0; i < 8; ++i)
         engine.submit(test_request(i, i < 4 ? 4 : 100));
-    ASSERT_TRUE(engine.host.await_load(
-        [](const EngineHost::Load& load) { return load.done >= 4 && load.running == 4; }));
-    engine.host.close_gate(true);
     ASSERT_TRUE(engine.host.await_yield(1));
+    engine.host.close_gate_when(
+        [](const EngineHost::Load& load) { return load.done >= 4 && load.running == 4; });
+    engine.host.close_gate(false);
+    ASSERT_TRUE(engine.host.await_yield(2));
     const EngineStats now = engine.engine().stats();
     const uint64_t live = now.blocks_total - now.blocks_free;
     const CommandDone done =
@@ -134,9 +136,9 @@ TEST(Shrink, SaysHowMuchItHasMoved) {
 
 TEST(Shrink, BelowTheLeastIsRefusedWithTheLeastWhichThenIsTaken) {
     RunningEngine engine;
+    engine.host.close_gate_at(20);
     engine.submit(4);
-    ASSERT_TRUE(engine.host.await_tokens(20));
-    engine.host.close_gate(true);
+    ASSERT_TRUE(engine.host.await_yield(1));
     const CommandDone refused = engine.host.order(CommandKind::kShrink, 100);
     ASSERT_TRUE(refused.error);
     EXPECT_EQ(refused.error->reason, "GrantTooSmall");
@@ -230,12 +232,15 @@ TEST(Shrink, ThatTheDeviceRefusesLosesNothing) {
 TEST(HostMemory, StaysWithinItsBoundAndIsUsedAgain) {
     constexpr uint64_t kBound = 12; // blocks
     RunningEngine engine(true, kBound);
+    engine.host.close_gate_at(30);
     engine.submit(8);
+    ASSERT_TRUE(engine.host.await_yield(1));
     uint64_t held = 0;
     for (uint64_t round = 1; round <= 4; ++round) {
         ASSERT_TRUE(engine.host.await_tokens(round * 30));
         const CommandDone off = engine.host.order(CommandKind::kOffload, 0, "Save");
         ASSERT_FALSE(off.error) << off.error->message;
+        engine.host.close_gate(false);
         EXPECT_GT(off.host_bytes, 0U);
         EXPECT_LE(off.host_bytes, kBound * engine.block_bytes());
         EXPECT_GE(off.host_bytes, held);
